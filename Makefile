@@ -1,0 +1,47 @@
+# make test   a virtual environment with pinned packages, then lint, types, layers and tests
+# Every target sets up what it needs; nothing has to be installed before but Python >= 3.10 and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# torch is resolved together with what depends on it, from the same pinned list.
+SETUP := $(VENV)/.installed
+
+.PHONY: help test lint types layers tests gpu bench format clean
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(SETUP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "cacseg needs Python >= 3.10; set PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	touch $@
+
+test: lint types layers tests  ## everything CI runs
+
+lint: $(SETUP)  ## ruff: format and lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(SETUP)  ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(SETUP)  ## the direction of imports
+	$(BIN)/lint-imports
+
+tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
+	$(BIN)/pytest
+	$(BIN)/pytest -q tests/functional --jaxtyping-packages=cacseg.functional,beartype.beartype
+
+gpu: $(SETUP)  ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
+	$(BIN)/python benchmarks/classifier_and_loss.py
+
+format: $(SETUP)  ## let ruff format and fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and the caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,116 @@
+"""Checks of what callers hand in: each error says what must hold, what arrived and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """A named option must be one of a short, visible list."""
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+
+
+def check_features(features: Tensor, channels: int | None = None, *, packed: bool = False) -> None:
+    """Features are floating point, `[b, d, *spatial]` (packed: `[N, d]`), not empty, with d channels."""
+    if not isinstance(features, Tensor):
+        raise TypeError(f"features must be a torch.Tensor; got {type(features).__name__}.")
+    if not features.is_floating_point():
+        raise TypeError(f"features must be floating point; got {features.dtype}. Convert with .float().")
+    shape = tuple(features.shape)
+    if packed and features.ndim != 2:
+        raise ValueError(f"packed features (offsets given) must be [N, d]; got shape {shape}.")
+    if not packed and features.ndim < 3:
+        raise ValueError(
+            f"features must be [b, d, *spatial] with at least one spatial dimension; got shape {shape}. "
+            "A packed batch [N, d] also needs offsets."
+        )
+    if features.numel() == 0:
+        raise ValueError(f"features must not be empty; got shape {shape}. Skip batches without images.")
+    if channels is not None and features.shape[1] != channels:
+        raise ValueError(
+            f"features must have {channels} channels in dimension 1; got shape {shape} with {features.shape[1]}."
+        )
+
+
+def check_labels(
+    labels: Tensor,
+    scores: Tensor,
+    num_classes: int,
+    ignore_index: int,
+    *,
+    packed: bool = False,
+    read_values: bool = True,
+) -> None:
+    """Labels are integers, `[b, *spatial]` at any size (packed: `[N]`), in [0, n) or ignored.
+
+    `scores` is the tensor that the labels belong to: features or logits. The range is only looked at
+    where that costs no synchronisation (CPU, outside of compiled code); elsewhere a label outside
+    [0, n) counts as ignored.
+    """
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"labels must be a torch.Tensor of integers; got {type(labels).__name__}.")
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"labels must be integers (class indices); got {labels.dtype}. Convert with .long().")
+    shape, scores_shape = tuple(labels.shape), tuple(scores.shape)
+    if packed:
+        if shape != scores_shape[:1]:
+            raise ValueError(f"packed labels must be [N] with N = {scores_shape[0]}; got shape {shape}.")
+    else:
+        if labels.ndim != scores.ndim - 1:
+            hint = " Squeeze the channel dimension: labels[:, 0]." if labels.ndim == scores.ndim else ""
+            raise ValueError(
+                f"labels must be [b, *spatial] with {scores.ndim - 1} dimensions for scores or features of "
+                f"shape {scores_shape}; got shape {shape}.{hint}"
+            )
+        if labels.shape[0] != scores.shape[0]:
+            raise ValueError(
+                f"labels and features or logits must have the same batch size; got {labels.shape[0]} label "
+                f"maps (shape {shape}) for a batch of {scores.shape[0]} (shape {scores_shape})."
+            )
+        if labels.numel() == 0:
+            raise ValueError(f"labels must not be empty; got shape {shape}.")
+    if labels.device != scores.device:
+        raise ValueError(
+            f"labels and features or logits must be on one device; got labels on {labels.device}, the other "
+            f"on {scores.device}."
+        )
+    if read_values and labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_label_range(labels, num_classes, ignore_index)
+
+
+def check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Every label is in [0, n) or the ignore index. Reads the values, so it synchronises a GPU."""
+    wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
+    if wrong.any():
+        values = labels[wrong].unique().tolist()
+        listed = ", ".join(str(value) for value in values[:5]) + (", ..." if len(values) > 5 else "")
+        raise ValueError(
+            f"labels must be in [0, {num_classes}) or the ignore index {ignore_index}; got the values "
+            f"{listed} in {int(wrong.sum())} of {labels.numel()} places. "
+            "Remap them, or set num_classes or ignore_index to fit the data."
+        )
+
+
+def check_offsets(offsets: Tensor, features: Tensor) -> None:
+    """Offsets of a packed batch are integers `[b + 1]`: 0, the running ends of the images, N."""
+    if not isinstance(offsets, Tensor) or offsets.is_floating_point() or offsets.dtype == torch.bool:
+        arrived = offsets.dtype if isinstance(offsets, Tensor) else type(offsets).__name__
+        raise TypeError(f"offsets must be a torch.Tensor of integers; got {arrived}.")
+    if offsets.ndim != 1 or offsets.shape[0] < 2:
+        raise ValueError(
+            "offsets must be [b + 1] for b >= 1 images: 0, then where each image ends; got shape "
+            f"{tuple(offsets.shape)}."
+        )
+    if offsets.device.type == "cpu" and not torch.compiler.is_compiling():
+        first, last = int(offsets[0]), int(offsets[-1])
+        if first != 0 or last != features.shape[0] or bool((offsets.diff() < 0).any()):
+            raise ValueError(
+                f"offsets must start at 0, never fall and end at N = {features.shape[0]}; got "
+                f"{offsets.tolist() if offsets.numel() <= 10 else f'{first} ... {last}'}. "
+                "Running ends without the leading 0 become offsets by F.pad(ends, (1, 0))."
+            )

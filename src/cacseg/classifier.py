@@ -1,0 +1,332 @@
+"""A classifier that adapts to each image, in the place of the last 1x1 convolution of a segmentation model."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cacseg import ops
+from cacseg._checks import check_choice, check_features, check_labels, check_offsets
+from cacseg.functional._precision import no_autocast
+from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.presets import PresetName, get_preset
+
+Similarity = Literal["dot", "cosine"]
+SIMILARITIES = ("dot", "cosine")
+
+DesignName = Literal[
+    "project_concat",
+    "prototype",
+    "sum",
+    "project",
+    "project_sum",
+    "project_concat_residual",
+    "weight",
+    "none",
+]
+
+
+class Design(NamedTuple):
+    """How the prototypes P of an image and the fixed weight C become its classifier A."""
+
+    formula: str
+    joined: Literal["", "sum", "concat"] = ""  # how C joins P before the projector
+    projected: bool = False
+    residual: bool = False  # C is added once more at the end
+
+
+DESIGNS: dict[str, Design] = {
+    "project_concat": Design("A = theta([P, C])", joined="concat", projected=True),  # the paper's choice
+    "prototype": Design("A = P"),
+    "sum": Design("A = P + C", joined="sum"),
+    "project": Design("A = theta(P)", projected=True),
+    "project_sum": Design("A = theta(P + C)", joined="sum", projected=True),
+    "project_concat_residual": Design("A = theta([P, C]) + C", joined="concat", projected=True, residual=True),
+    "weight": Design("A = C, seen through the similarity of the context branch"),
+    "none": Design("no such branch"),
+}
+
+
+class ContextLogits(NamedTuple):
+    """What a classifier returns when it is given labels: all that `ContextLoss` needs."""
+
+    context: Float[Tensor, "b n *spatial"]  # p_p, the answer at inference
+    plain: Float[Tensor, "b n *spatial"]  # p, of the fixed classifier
+    oracle: Float[Tensor, "b n *spatial"] | None  # p_y, from the labels; None with oracle_design="none"
+    labels: Int[Tensor, "b *spatial"]  # at the size of the features
+    offsets: Int[Tensor, " b_plus_1"] | None = None  # of a packed batch
+
+
+def make_projector(design: Design, channels: int) -> nn.Sequential | None:
+    """theta: two linear layers with a ReLU between them, the first without bias; None where A needs none."""
+    if not design.projected:
+        return None
+    inputs, hidden = (2 * channels if design.joined == "concat" else channels), channels // 2
+    return nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, channels))
+
+
+class ContextAwareClassifier(nn.Module):
+    """Stands where ``nn.Conv2d(in_channels, num_classes, 1)`` stood, and adapts to each image.
+
+    `classifier(features)` returns the context logits (Eq. 6); only what inference needs is computed.
+    `classifier(features, labels)` returns `ContextLogits` for `ContextLoss`; the labels may have any resolution.
+    `classifier.oracle_logits(features, labels)` returns the paper's upper bound, from ground truth.
+    `classifier.plain_logits(features)` returns what the convolution returned.
+
+    Features are `[b, d, *spatial]` with one, two or three spatial dimensions. A ragged batch (point clouds) is
+    packed: features `[N, d]`, labels `[N]`, and `offsets` `[b + 1]`.
+
+    Args:
+        in_channels: channels d of the features.
+        num_classes: classes n, at least 2.
+        bias: whether the plain classifier has a bias; the context classifiers have none.
+        dropout: probability of dropping a channel (a value, when packed) on the way to the plain logits, while
+            training; prototypes and cosines see the features before dropout.
+        scale: tau, the factor of the cosines.
+        preset: "released" (the authors' code) or "paper"; fills in `oracle_scope` (see `cacseg.presets`).
+        oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
+        plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
+        context_similarity: "cosine" or "dot", of the context and the oracle classifier.
+        context_design, oracle_design: how prototypes and weight become a classifier, a name in `DESIGNS`.
+            "none" leaves the branch out; without a context branch the answer is the plain logits.
+        frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
+        confidence_threshold: pixels whose largest plain probability is below it stay out of the context
+            prototypes.
+        detach_plain: no gradient from the context prototypes into the plain logits.
+        ignore_index: the label that takes no part.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    context_projector: nn.Sequential | None
+    oracle_projector: nn.Sequential | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_classes: int,
+        bias: bool = True,
+        dropout: float = 0.0,
+        scale: float = 15.0,
+        preset: PresetName = "released",
+        *,
+        oracle_scope: Scope | None = None,
+        plain_similarity: Similarity = "dot",
+        context_similarity: Similarity = "cosine",
+        context_design: DesignName = "project_concat",
+        oracle_design: DesignName = "project_concat",
+        frozen_oracle: bool = False,
+        confidence_threshold: float = 0.0,
+        detach_plain: bool = False,
+        ignore_index: int = 255,
+    ) -> None:
+        super().__init__()
+        filled = get_preset(preset)
+        if in_channels < 2:
+            raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
+        if num_classes < 2:
+            raise ValueError(
+                f"num_classes must be at least 2; got {num_classes}. A softmax over one class is constant: for "
+                "binary segmentation use two classes, background and foreground."
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+        if not scale > 0.0:
+            raise ValueError(f"scale must be positive; got {scale}.")
+        if not 0.0 <= confidence_threshold < 1.0:
+            raise ValueError(f"confidence_threshold must be in [0, 1); got {confidence_threshold}.")
+        check_choice("plain_similarity", plain_similarity, SIMILARITIES)
+        check_choice("context_similarity", context_similarity, SIMILARITIES)
+        check_choice("context_design", context_design, tuple(DESIGNS))
+        check_choice("oracle_design", oracle_design, tuple(DESIGNS))
+        if plain_similarity == "cosine" and bias:
+            raise ValueError("plain_similarity='cosine' has no bias; got bias=True. Pass bias=False.")
+        self.in_channels = in_channels
+        self.num_classes = num_classes
+        self.dropout = dropout
+        self.scale = scale
+        self.oracle_scope = filled.oracle_scope if oracle_scope is None else oracle_scope
+        check_choice("oracle_scope", self.oracle_scope, SCOPES)
+        self.plain_similarity = plain_similarity
+        self.context_similarity = context_similarity
+        self.context_design = context_design
+        self.oracle_design = oracle_design
+        self.confidence_threshold = confidence_threshold
+        self.detach_plain = detach_plain
+        self.ignore_index = ignore_index
+
+        convolution = nn.Conv2d(in_channels, num_classes, 1, bias=bias)  # for its initial values
+        self.weight = nn.Parameter(convolution.weight.detach())
+        self.bias = nn.Parameter(convolution.bias.detach()) if convolution.bias is not None else None
+        self.context_projector = make_projector(DESIGNS[context_design], in_channels)
+        self.oracle_projector = make_projector(DESIGNS[oracle_design], in_channels)
+        if frozen_oracle and self.oracle_projector is not None:
+            self.oracle_projector.requires_grad_(False)
+
+    @classmethod
+    def from_conv(cls, conv: nn.Module, **arguments: Any) -> ContextAwareClassifier:
+        """The classifier in the place of a trained 1x1 convolution (or linear layer), with its weight and bias.
+
+        `arguments` are those of the constructor, but for the ones the convolution fixes: in_channels,
+        num_classes, and bias unless it is given and agrees.
+        """
+        if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+            raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
+        if not isinstance(conv, nn.Linear):
+            pointwise = set(conv.kernel_size) == {1} and set(conv.stride) == {1} and conv.groups == 1
+            if not pointwise or conv.padding not in (0, (0,) * len(conv.kernel_size), "same", "valid"):
+                raise ValueError(
+                    "conv must be a 1x1 convolution with stride 1, no padding and no groups; got "
+                    f"kernel_size={conv.kernel_size}, stride={conv.stride}, padding={conv.padding}, "
+                    f"groups={conv.groups}."
+                )
+        has_bias = conv.bias is not None
+        if arguments.pop("bias", has_bias) != has_bias:
+            raise ValueError(
+                f"bias must agree with the convolution, which has {'a' if has_bias else 'no'} bias; got "
+                f"bias={not has_bias}. Leave the argument out."
+            )
+        num_classes, in_channels = conv.weight.shape[:2]
+        classifier = cls(in_channels, num_classes, bias=has_bias, **arguments)
+        classifier.to(device=conv.weight.device, dtype=conv.weight.dtype)
+        with torch.no_grad():
+            classifier.weight.copy_(conv.weight.view_as(classifier.weight))
+            if classifier.bias is not None and conv.bias is not None:
+                classifier.bias.copy_(conv.bias)
+        return classifier.train(conv.training)
+
+    def forward(
+        self,
+        features: Float[Tensor, "b d *spatial"],
+        labels: Int[Tensor, "b *full"] | None = None,
+        offsets: Int[Tensor, " b_plus_1"] | None = None,
+    ) -> Tensor | ContextLogits:
+        """The context logits, or with labels all that the losses need."""
+        self._check(features, labels, offsets)
+        norms = None
+        if offsets is None and "cosine" in (self.plain_similarity, self.context_similarity):
+            norms = ops.inverse_norms(features)
+        plain = self._plain(features, norms)
+        context = self._context(features, plain, offsets, norms)
+        if labels is None:
+            return context
+        labels = ops.resize_labels(labels, features.shape[2:])
+        oracle = None
+        if self.oracle_design != "none":
+            oracle = self._oracle(features, labels, offsets, norms, self.oracle_scope)
+        return ContextLogits(context, plain, oracle, labels, offsets)
+
+    def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
+        """p: what the convolution returned."""
+        check_features(features, self.in_channels, packed=features.ndim == 2)
+        return self._plain(features, None)
+
+    def oracle_logits(
+        self,
+        features: Float[Tensor, "b d *spatial"],
+        labels: Int[Tensor, "b *full"],
+        offsets: Int[Tensor, " b_plus_1"] | None = None,
+        scope: Scope = "image",
+    ) -> Float[Tensor, "b n *spatial"]:
+        """p_y of Eq. (3): what the classifier would answer if it knew the labels, the paper's upper bound.
+
+        For evaluation, so by default with each image's own prototypes, whatever `oracle_scope` training has.
+        """
+        self._check(features, labels, offsets)
+        if self.oracle_design == "none":
+            raise ValueError("the classifier was built with oracle_design='none' and has no oracle logits.")
+        labels = ops.resize_labels(labels, features.shape[2:])
+        return self._oracle(features, labels, offsets, None, scope)
+
+    def without_oracle(self) -> ContextAwareClassifier:
+        """Drops the oracle branch, which only training uses, in place; returns the classifier."""
+        self.oracle_projector = None
+        self.oracle_design = "none"
+        return self
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}"
+
+    def _check(self, features: Tensor, labels: Tensor | None, offsets: Tensor | None) -> None:
+        check_features(features, self.in_channels, packed=offsets is not None)
+        if offsets is not None:
+            check_offsets(offsets, features)
+        if labels is not None:
+            check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
+
+    def _plain(self, features: Tensor, norms: Tensor | None) -> Tensor:
+        weight = self.weight.flatten(1)
+        if self.dropout > 0.0 and self.training:
+            features, norms = torch.feature_dropout(features, self.dropout, True), None
+        if self.plain_similarity == "dot":
+            return ops.plain_logits(features, weight, self.bias)
+        if features.ndim == 2:  # packed: a fixed classifier needs no offsets, every row is its own image
+            return ops.cosine_logits(features[..., None], weight[None], self.scale)[..., 0]
+        return ops.cosine_logits(features, weight[None], self.scale, norms=norms)
+
+    def _context(self, features: Tensor, plain: Tensor, offsets: Tensor | None, norms: Tensor | None) -> Tensor:
+        if self.context_design == "none":
+            return plain
+        prototypes = None
+        if self.context_design != "weight":
+            prototypes = ops.context_prototypes(
+                features,
+                plain.detach() if self.detach_plain else plain,
+                confidence_threshold=self.confidence_threshold,
+                offsets=offsets,
+            )
+        rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes)
+        return self._similarity(features, rows, offsets, norms)
+
+    def _oracle(
+        self, features: Tensor, labels: Tensor, offsets: Tensor | None, norms: Tensor | None, scope: Scope
+    ) -> Tensor:
+        prototypes = None
+        if self.oracle_design != "weight":
+            prototypes = ops.oracle_prototypes(
+                features,
+                labels,
+                self.weight.flatten(1),
+                scope=scope,
+                ignore_index=self.ignore_index,
+                offsets=offsets,
+            )
+        rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
+        return self._similarity(features, rows, offsets, norms)
+
+    def _generate(self, design: Design, project: nn.Module | None, prototypes: Tensor | None) -> Tensor:
+        """A of Eqs. (2) and (5), [1 or b, n, d]. In float32 under autocast: n rows cost nothing."""
+        weight = self.weight.flatten(1)[None]
+        if prototypes is None:
+            return weight
+        with no_autocast(weight):
+            rows = prototypes.to(weight.dtype)
+            weight = weight.expand_as(rows)
+            if design.joined == "sum":
+                rows = rows + weight
+            elif design.joined == "concat":
+                rows = torch.cat([rows, weight], dim=-1)
+            if project is not None:
+                rows = project(rows)
+            return rows + weight if design.residual else rows
+
+    def _similarity(self, features: Tensor, rows: Tensor, offsets: Tensor | None, norms: Tensor | None) -> Tensor:
+        if self.context_similarity == "dot":
+            return ops.dot_logits(features, rows, offsets=offsets)
+        return ops.cosine_logits(features, rows, self.scale, offsets=offsets, norms=norms)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Takes the weight of a linear layer, a 1-D or a 3-D convolution too; never drops a trained bias."""
+        weight = state_dict.get(f"{prefix}weight")
+        if isinstance(weight, Tensor) and weight.shape[:2] == self.weight.shape[:2] and set(weight.shape[2:]) <= {1}:
+            state_dict[f"{prefix}weight"] = weight.view(self.weight.shape)
+        if self.bias is None and f"{prefix}bias" in state_dict:
+            raise ValueError(
+                f"the classifier has no bias, but the state dict holds {prefix}bias of shape "
+                f"{tuple(state_dict[f'{prefix}bias'].shape)}. Build the classifier with bias=True."
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest)

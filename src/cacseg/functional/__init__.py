@@ -1,0 +1,49 @@
+"""The readable truth: one function for each equation of the paper, in plain PyTorch.
+
+    Eq. (1)            oracle_prototypes                 C_y
+    Eq. (3), Eq. (6)   cosine_logits                     p_y, p_p
+    Eq. (4)            context_prototypes                C_p
+    Eq. (7)            vanilla_distillation              L_KL, every pixel alike
+    Eq. (9)            entropy                           H
+    Eq. (10)           entropy_distillation              L_KL, pixels by their entropy
+    Eq. (11), H = 1    classwise_distillation            L_KL, classes alike
+    Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
+    Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
+
+Shapes: b images, n classes, d channels, `*spatial` any number of dimensions. Features are `[b, d, *spatial]`,
+logits `[b, n, *spatial]`, labels `[b, *full]` of any size. A ragged batch is packed instead: `[N, d]`,
+`[N, n]`, `[N]`, with `offsets` `[b + 1]`. Half-precision inputs are accumulated and returned in float32.
+`cacseg.ops` has the same names and is what runs.
+"""
+
+from cacseg.functional.cross_entropy import upsample, upsampled_cross_entropy
+from cacseg.functional.distillation import (
+    classwise_distillation,
+    classwise_entropy_distillation,
+    entropy,
+    entropy_distillation,
+    soft_cross_entropy,
+    vanilla_distillation,
+)
+from cacseg.functional.labels import class_masks, labelled, resize_labels
+from cacseg.functional.logits import cosine_logits, dot_logits, plain_logits
+from cacseg.functional.prototypes import context_prototypes, oracle_prototypes
+
+__all__ = [
+    "class_masks",
+    "classwise_distillation",
+    "classwise_entropy_distillation",
+    "context_prototypes",
+    "cosine_logits",
+    "dot_logits",
+    "entropy",
+    "entropy_distillation",
+    "labelled",
+    "oracle_prototypes",
+    "plain_logits",
+    "resize_labels",
+    "soft_cross_entropy",
+    "upsample",
+    "upsampled_cross_entropy",
+    "vanilla_distillation",
+]

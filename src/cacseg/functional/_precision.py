@@ -1,0 +1,36 @@
+"""The numerical rule: half-precision inputs are accumulated in float32, autocast or not."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+# Below this length a vector counts as zero and gives cosine 0 with gradient 0 (F.normalize would give
+# a gradient of 1 / eps there, which overflows in half precision).
+ZERO_NORM = 1e-12
+
+
+def widen(values: Tensor) -> Tensor:
+    """float16 and bfloat16 become float32; float32 and float64 stay."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def no_autocast(values: Tensor) -> AbstractContextManager[None]:
+    """Keeps autocast from narrowing what `widen` has widened."""
+    kind = values.device.type
+    available = torch.amp.is_autocast_available(kind)
+    return torch.autocast(kind, enabled=False) if available else nullcontext()
+
+
+def inverse_norm(vectors: Tensor, dim: int) -> Tensor:
+    """1 / |v| along one dimension, which is kept; 0 where |v| is 0. float32 for half-precision inputs."""
+    norm = torch.linalg.vector_norm(widen(vectors), dim=dim, keepdim=True)
+    return torch.where(norm > ZERO_NORM, 1.0 / norm.clamp_min(ZERO_NORM), torch.zeros_like(norm))
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """numerator / denominator; 0 with gradient 0 where the denominator is 0."""
+    empty = denominator == 0
+    return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))

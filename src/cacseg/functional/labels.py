@@ -1,0 +1,43 @@
+"""Labels on their way into the maths: resized, and masked where they take no part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def resize_labels(labels: Int[Tensor, "b *full"], size: Sequence[int]) -> Int[Tensor, "b *spatial"]:
+    """Labels at another size by nearest neighbour, with the rounding of `F.interpolate(mode="nearest")`.
+
+    Equals ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``. A region
+    smaller than a feature's cell may vanish: its class is then absent from the oracle prototypes.
+    """
+    if tuple(labels.shape[1:]) == tuple(size):
+        return labels.long()
+    # float32 holds every integer up to 2**24 exactly: far beyond any class count.
+    return F.interpolate(labels[:, None].float(), size=tuple(size), mode="nearest")[:, 0].long()
+
+
+def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255) -> Bool[Tensor, "*any"]:
+    """Where a label takes part: in [0, n) and not the ignore index."""
+    return (labels >= 0) & (labels < num_classes) & (labels != ignore_index)
+
+
+def class_masks(
+    labels: Int[Tensor, "b *spatial"],
+    num_classes: int,
+    ignore_index: int = 255,
+    dtype: torch.dtype = torch.float32,
+) -> Float[Tensor, "b n *spatial"]:
+    """The binary masks y_* of Eq. (1), M_k of Eq. (11): one for each class, zero where ignored.
+
+    Equals ``F.one_hot(labels, n)`` with the classes in dimension 1. Comparing instead of indexing,
+    so that no label, however wrong, addresses memory.
+    """
+    classes = torch.arange(num_classes, device=labels.device).view(-1, *[1] * (labels.ndim - 1))  # [n, 1...]
+    kept = torch.where(labelled(labels, num_classes, ignore_index), labels, -1)
+    return (kept[:, None] == classes).to(dtype)

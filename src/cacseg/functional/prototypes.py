@@ -1,0 +1,93 @@
+"""Class prototypes of an image: Eq. (1) from its labels, Eq. (4) from its plain prediction."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cacseg._checks import check_choice, check_features, check_labels, check_offsets
+from cacseg.functional import packed
+from cacseg.functional._precision import no_autocast, widen
+from cacseg.functional.labels import class_masks, resize_labels
+
+Scope = Literal["image", "batch"]
+SCOPES = ("image", "batch")
+
+
+def oracle_prototypes(
+    features: Float[Tensor, "b d *spatial"],
+    labels: Int[Tensor, "b *full"],
+    weight: Float[Tensor, "n d"],
+    *,
+    scope: Scope = "image",
+    ignore_index: int = 255,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+) -> Float[Tensor, "#b n d"]:
+    """Mean feature of the pixels that carry each label, C_y; Eq. (1).
+
+        C_y = (y_* x f) / sum_j y_*(., j)
+        einsum("bnl,bdl->bnd", one_hot(y), f) / one_hot(y).sum(-1)[..., None]
+
+    Labels of another size are resized (nearest) first. A class that no pixel carries has no mean: it
+    takes its row of `weight`, without gradient. `scope="batch"` pools all images together, one [1, n, d]
+    for the batch, as the authors' code does; `"image"` is the paper.
+    """
+    check_choice("scope", scope, SCOPES)
+    check_features(features, weight.shape[1], packed=offsets is not None)
+    check_labels(labels, features, weight.shape[0], ignore_index, packed=offsets is not None)
+    if offsets is not None:
+        check_offsets(offsets, features)
+        pool_batch = scope == "batch"
+        return packed.oracle_prototypes(
+            features, labels, weight, offsets, pool_batch=pool_batch, ignore_index=ignore_index
+        )
+    labels = resize_labels(labels, features.shape[2:])
+    with no_autocast(features):
+        values = widen(features).flatten(2)
+        masks = class_masks(labels, weight.shape[0], ignore_index, values.dtype).flatten(2)
+        sums = torch.einsum("bnl,bdl->bnd", masks, values)
+        counts = masks.sum(dim=-1, keepdim=True)
+        if scope == "batch":
+            sums, counts = sums.sum(dim=0, keepdim=True), counts.sum(dim=0, keepdim=True)
+        absent = weight.detach().to(sums.dtype)
+        return torch.where(counts > 0, sums / counts.clamp_min(1.0), absent)
+
+
+def context_prototypes(
+    features: Float[Tensor, "b d *spatial"],
+    plain_logits: Float[Tensor, "b n *spatial"],
+    *,
+    confidence_threshold: float = 0.0,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+) -> Float[Tensor, "b n d"]:
+    """Mean feature weighted by the plain prediction's probability of each class, C_p; Eq. (4).
+
+        C_p = (softmax(p)^T x f) / sum_j softmax(p)^T(., j)
+        einsum("bnl,bdl->bnd", p.softmax(1), f) / p.softmax(1).sum(-1)[..., None]
+
+    The quotient softmax(p) / sum is taken in the logarithm, as a softmax over the pixels: a class whose
+    probability underflows everywhere still gets a mean, where the authors add 1e-12 and get 0.
+    With a `confidence_threshold`, pixels whose largest probability is below it do not enter; an image
+    without any confident pixel uses all of its pixels.
+    """
+    check_features(features, packed=offsets is not None)
+    if plain_logits.shape[0] != features.shape[0] or plain_logits.shape[2:] != features.shape[2:]:
+        raise ValueError(
+            "plain_logits must have the batch and spatial sizes of the features; got logits "
+            f"{tuple(plain_logits.shape)} and features {tuple(features.shape)}."
+        )
+    if offsets is not None:
+        check_offsets(offsets, features)
+        return packed.context_prototypes(features, plain_logits, offsets, confidence_threshold=confidence_threshold)
+    with no_autocast(features):
+        values = widen(features).flatten(2)
+        log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)  # [b, n, l]
+        if confidence_threshold > 0.0:
+            confident = log_probability.detach().amax(dim=1, keepdim=True).exp() >= confidence_threshold
+            confident = confident | ~confident.any(dim=-1, keepdim=True)
+            log_probability = log_probability.masked_fill(~confident, float("-inf"))
+        share = log_probability.softmax(dim=-1)  # of each pixel in its class's mean
+        return torch.einsum("bnl,bdl->bnd", share.to(values.dtype), values)

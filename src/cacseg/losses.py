@@ -1,0 +1,187 @@
+"""The training objective: three cross-entropies and a distillation, Eq. (8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cacseg import ops
+from cacseg._checks import check_choice, check_labels
+from cacseg.classifier import ContextLogits
+from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
+from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
+from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.presets import PresetName, get_preset
+
+DistillationForm = Literal["classwise_entropy", "classwise", "entropy", "vanilla"]
+EntropySource = Literal["oracle", "context", "plain"]
+DISTILLATION_FORMS = ("classwise_entropy", "classwise", "entropy", "vanilla")
+ENTROPY_SOURCES = ("oracle", "context", "plain")
+
+
+class ContextLoss(nn.Module):
+    """`loss(outputs, labels)` gives the named terms of Eq. (8) and their weighted sum, "total".
+
+        total = plain_weight CE(p) + context_weight CE(p_p) + oracle_weight CE(p_y) + kl_weight L_KL
+
+    The terms are returned as they are, before their weights; a term of weight 0 is not computed and given as 0.
+    `outputs` are what the classifier returned for the same labels; the logits are upsampled to the labels' size.
+    A batch whose pixels are all ignored gives 0 and zero gradients.
+
+    Args:
+        preset: "released" (the authors' code) or "paper"; fills in what is left None (see `cacseg.presets`).
+        plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
+        distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
+        entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
+        distillation_scope: means within each "image", or over the pixels of the "batch" together.
+        class_average: the class-wise mean over the classes "present", or over "all" n.
+        soft_target_weight: the share of the oracle in the target, the rest is the one-hot label.
+        align_corners: in the upsampling of the plain and the oracle logits.
+        context_align_corners: in the upsampling of the context logits.
+        context_average: the context cross-entropy's mean over "labelled" pixels, or over "all".
+        ignore_index: the label that takes no part; the same as the classifier's.
+        class_weights: a weight for each class in the three cross-entropies.
+        label_smoothing: in the three cross-entropies.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        preset: PresetName = "released",
+        *,
+        plain_weight: float = 1.0,
+        context_weight: float = 1.0,
+        oracle_weight: float = 1.0,
+        kl_weight: float = 1.0,
+        distillation: DistillationForm = "classwise_entropy",
+        entropy_source: EntropySource = "oracle",
+        distillation_scope: Scope | None = None,
+        class_average: ClassAverage | None = None,
+        soft_target_weight: float | None = None,
+        align_corners: bool | None = None,
+        context_align_corners: bool | None = None,
+        context_average: PixelAverage | None = None,
+        ignore_index: int = 255,
+        class_weights: Sequence[float] | Tensor | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        filled = get_preset(preset)
+        self.weights = {
+            "plain": plain_weight,
+            "context": context_weight,
+            "oracle": oracle_weight,
+            "distillation": kl_weight,
+        }
+        for name, value in self.weights.items():
+            if not 0.0 <= value < float("inf"):
+                raise ValueError(f"the weight of the {name} term must be finite and not negative; got {value}.")
+        self.distillation = distillation
+        self.entropy_source = entropy_source
+        self.distillation_scope = distillation_scope or filled.distillation_scope
+        self.class_average = class_average or filled.class_average
+        self.soft_target_weight = filled.soft_target_weight if soft_target_weight is None else soft_target_weight
+        self.align_corners = filled.align_corners if align_corners is None else align_corners
+        self.context_align_corners = (
+            filled.context_align_corners if context_align_corners is None else context_align_corners
+        )
+        self.context_average = context_average or filled.context_average
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        check_choice("distillation", distillation, DISTILLATION_FORMS)
+        check_choice("entropy_source", entropy_source, ENTROPY_SOURCES)
+        check_choice("distillation_scope", self.distillation_scope, SCOPES)
+        check_choice("class_average", self.class_average, CLASS_AVERAGES)
+        check_choice("context_average", self.context_average, PIXEL_AVERAGES)
+        if not 0.0 <= self.soft_target_weight <= 1.0:
+            raise ValueError(f"soft_target_weight must be in [0, 1]; got {self.soft_target_weight}.")
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
+        if class_weights is not None:
+            class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
+            if class_weights.ndim != 1:
+                shape = tuple(class_weights.shape)
+                raise ValueError(f"class_weights must be one number for each class; got shape {shape}.")
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
+        """The terms "plain", "context", "oracle", "distillation", and "total"."""
+        self._check(outputs, labels)
+        zero = outputs.plain.new_zeros((), dtype=torch.float32)
+        losses: dict[str, Tensor] = dict.fromkeys(self.weights, zero)
+        if self.weights["plain"] > 0.0:
+            losses["plain"] = self._cross_entropy(outputs.plain, labels, self.align_corners, "labelled")
+        if self.weights["context"] > 0.0:
+            losses["context"] = self._cross_entropy(
+                outputs.context, labels, self.context_align_corners, self.context_average
+            )
+        if self.weights["oracle"] > 0.0 and outputs.oracle is not None:
+            losses["oracle"] = self._cross_entropy(outputs.oracle, labels, self.align_corners, "labelled")
+        if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
+            losses["distillation"] = self._distillation(outputs, outputs.oracle)
+        terms = [weight * losses[name] for name, weight in self.weights.items() if weight > 0.0]
+        losses["total"] = torch.stack(terms).sum() if terms else zero
+        return losses
+
+    def extra_repr(self) -> str:
+        weights = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
+        return f"{weights}, distillation={self.distillation!r}, ignore_index={self.ignore_index}"
+
+    def _check(self, outputs: ContextLogits, labels: Tensor) -> None:
+        if not isinstance(outputs, ContextLogits):
+            raise TypeError(
+                f"outputs must be ContextLogits; got {type(outputs).__name__}. Call the classifier with the "
+                "labels: classifier(features, labels)."
+            )
+        num_classes, packed = outputs.plain.shape[1], outputs.offsets is not None
+        check_labels(labels, outputs.plain, num_classes, self.ignore_index, packed=packed, read_values=False)
+        if outputs.oracle is None:
+            for name in ("oracle", "distillation"):
+                if self.weights[name] > 0.0:
+                    raise ValueError(
+                        f"the {name} term has weight {self.weights[name]}, but the classifier was built with "
+                        "oracle_design='none'. Give the classifier an oracle, or the term the weight 0."
+                    )
+        if self.class_weights is not None and self.class_weights.shape[0] != num_classes:
+            raise ValueError(
+                f"class_weights must have one number for each of the {num_classes} classes; got "
+                f"{self.class_weights.shape[0]}."
+            )
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, align_corners: bool, average: PixelAverage) -> Tensor:
+        return ops.upsampled_cross_entropy(
+            logits,
+            labels,
+            ignore_index=self.ignore_index,
+            weight=self.class_weights,
+            label_smoothing=self.label_smoothing,
+            align_corners=align_corners,
+            average=average,
+        )
+
+    def _distillation(self, outputs: ContextLogits, oracle: Tensor) -> Tensor:
+        sources = {"oracle": oracle, "context": outputs.context, "plain": outputs.plain}
+        by_entropy = {"entropy_logits": sources[self.entropy_source]}
+        by_class = {"class_average": self.class_average}
+        forms: dict[str, tuple[Callable[..., Tensor], dict[str, object]]] = {
+            "vanilla": (ops.vanilla_distillation, {}),
+            "entropy": (ops.entropy_distillation, {**by_entropy}),
+            "classwise": (ops.classwise_distillation, {**by_class}),
+            "classwise_entropy": (ops.classwise_entropy_distillation, {**by_entropy, **by_class}),
+        }
+        form, arguments = forms[self.distillation]
+        return form(
+            outputs.context,
+            oracle,
+            outputs.labels,
+            scope=self.distillation_scope,
+            soft_target_weight=self.soft_target_weight,
+            ignore_index=self.ignore_index,
+            offsets=outputs.offsets,
+            **arguments,
+        )

@@ -1,0 +1,59 @@
+"""The choice of implementation for cross-entropy at the labels' resolution."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cacseg import functional
+from cacseg._checks import check_choice, check_labels
+from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
+from cacseg.ops.tiled_cross_entropy import tiled_cross_entropy
+
+
+def upsampled_cross_entropy(
+    logits: Float[Tensor, "b n *spatial"],
+    labels: Int[Tensor, "b *full"],
+    *,
+    ignore_index: int = 255,
+    weight: Float[Tensor, " n"] | None = None,
+    label_smoothing: float = 0.0,
+    align_corners: bool = False,
+    average: PixelAverage = "labelled",
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy of bilinearly upsampled logits that are never materialised.
+
+        F.cross_entropy(F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=...), labels,
+                        weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing)
+
+    The same value and gradient as `functional.upsampled_cross_entropy`, in float32 for half-precision logits.
+    1-D and 2-D maps are upsampled a tile at a time and differentiable once; 3-D maps, and logits that have
+    the labels' size already, take the plain expression.
+    """
+    check_choice("average", average, PIXEL_AVERAGES)
+    if logits.ndim not in (3, 4) or logits.shape[2:] == labels.shape[1:]:
+        return functional.upsampled_cross_entropy(
+            logits,
+            labels,
+            ignore_index=ignore_index,
+            weight=weight,
+            label_smoothing=label_smoothing,
+            align_corners=align_corners,
+            average=average,
+        )
+    check_labels(labels, logits, logits.shape[1], ignore_index, read_values=False)  # the operator reads them
+    if logits.ndim == 3:  # a line is a map of one row
+        logits, labels = logits[:, :, None], labels[:, None]
+    with_gradient = logits.requires_grad and torch.is_grad_enabled()
+    loss, _ = tiled_cross_entropy(
+        logits,
+        labels,
+        weight,
+        ignore_index,
+        label_smoothing,
+        align_corners,
+        average == "all",
+        with_gradient,
+    )
+    return loss

@@ -1,0 +1,197 @@
+"""Cross-entropy of bilinearly upsampled logits, a tile of the upsampled map at a time.
+
+A tile is upsampled, turned into its loss and its gradient, and brought back to the logits' resolution
+while it is still in the cache; the upsampled map never exists as a whole. The gradient is formed in the
+forward pass (the loss is a scalar: the backward pass only scales it), so nothing is computed twice.
+Interpolation is linear in the logits and separable, so each direction is one small matrix product, and its
+backward pass is the product with the transpose: deterministic, any ratio of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Optional
+
+import torch
+from torch import Tensor
+
+from cacseg._checks import check_label_range
+from cacseg.functional._precision import no_autocast, ratio, widen
+from cacseg.functional.cross_entropy import pixel_denominator
+from cacseg.functional.labels import labelled
+
+# Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of
+# a core. On a GPU: enough work to fill the card, little beside the memory of one full-resolution map.
+TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}
+TILE_COLUMNS = {"cpu": 128, "cuda": 512}
+
+
+class Span(NamedTuple):
+    """A stretch of output positions along one axis, and the inputs it is interpolated from."""
+
+    output: slice
+    source: slice
+    matrix: Tensor  # [output positions, source positions]
+
+
+def interpolation_spans(
+    source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
+) -> list[Span]:
+    """Linear interpolation from `source` to `output` positions, cut into spans of `step` positions."""
+    position = torch.arange(output, dtype=torch.float64)  # on the CPU, so that slices need no synchronisation
+    if align_corners:
+        position = position * ((source - 1) / (output - 1)) if output > 1 else position
+    else:
+        position = ((position + 0.5) * (source / output) - 0.5).clamp_min(0.0)
+    low = position.floor().long().clamp_max(source - 1)
+    high = (low + 1).clamp_max(source - 1)
+    high_share = position - low
+    spans = []
+    for start in range(0, output, step):
+        stop = min(start + step, output)
+        first, last = int(low[start]), int(high[stop - 1])
+        matrix = torch.zeros(stop - start, last + 1 - first, dtype=torch.float64)
+        here = slice(start, stop)
+        matrix.scatter_add_(1, low[here, None] - first, 1.0 - high_share[here, None])
+        matrix.scatter_add_(1, high[here, None] - first, high_share[here, None])
+        spans.append(Span(here, slice(first, last + 1), matrix.to(device=device, dtype=dtype)))
+    return spans
+
+
+@torch.library.custom_op("cacseg::tiled_cross_entropy", mutates_args=())
+def tiled_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Optional[Tensor],  # noqa: UP045  (custom_op reads this annotation on Python 3.10 too)
+    ignore_index: int,
+    label_smoothing: float,
+    align_corners: bool,
+    count_ignored: bool,
+    with_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    """The loss, and its gradient with respect to the logits (empty unless asked for).
+
+    logits [b, n, h, w], labels [b, H, W]. `count_ignored` divides by the number of all pixels.
+    """
+    if labels.device.type == "cpu":
+        check_label_range(labels, logits.shape[1], ignore_index)
+    b, n, h, w = logits.shape
+    kind = logits.device.type
+    with no_autocast(logits), _exact_products(kind):
+        kept = labelled(labels, n, ignore_index)
+        targets = torch.where(kept, labels.long(), 0)
+        dtype = widen(logits[:0]).dtype
+        denominator = pixel_denominator(targets, kept, weight, "all" if count_ignored else "labelled", dtype)
+        share = kept.to(dtype) * ratio(torch.ones_like(denominator), denominator)  # of each pixel in the mean
+        columns = TILE_COLUMNS.get(kind, TILE_COLUMNS["cuda"])
+        rows = max(1, TILE_ELEMENTS.get(kind, TILE_ELEMENTS["cuda"]) // (b * n * min(columns, labels.shape[2])))
+        row_spans = interpolation_spans(h, labels.shape[1], rows, align_corners, dtype, logits.device)
+        column_spans = interpolation_spans(w, labels.shape[2], columns, align_corners, dtype, logits.device)
+        class_weights = None if weight is None else weight.to(dtype)
+
+        loss = torch.zeros((), dtype=dtype, device=logits.device)
+        gradient = torch.zeros((b, n, h, w) if with_gradient else (0,), dtype=dtype, device=logits.device)
+        for down in row_spans:
+            band = down.matrix @ logits[:, :, down.source].to(dtype)  # [b, n, rows, w]
+            band_gradient = torch.zeros_like(band) if with_gradient else band
+            for across in column_spans:
+                scores = band[..., across.source] @ across.matrix.T  # [b, n, rows, columns]
+                here = (slice(None), None, down.output, across.output)
+                loss += _pixels_in_place(
+                    scores, targets[here], share[here], class_weights, label_smoothing, with_gradient
+                )
+                if with_gradient:
+                    band_gradient[..., across.source] += scores @ across.matrix
+            if with_gradient:
+                gradient[:, :, down.source] += down.matrix.T @ band_gradient
+        return loss, gradient
+
+
+def _pixels_in_place(
+    scores: Tensor,  # [b, n, rows, columns]
+    targets: Tensor,  # [b, 1, rows, columns]
+    share: Tensor,  # [b, 1, rows, columns]: 0 where ignored
+    class_weights: Tensor | None,
+    label_smoothing: float,
+    with_gradient: bool,
+) -> Tensor:
+    """The summed loss of a tile; its scores become the gradient with respect to them.
+
+    With q = (1 - s) w_y one_hot(y) + s/n w the target of a pixel, its loss is -sum_k q_k log softmax_k and its
+    gradient softmax * sum(q) - q.
+    """
+    hard = share * (1.0 - label_smoothing)
+    if class_weights is not None:
+        hard = hard * class_weights[targets]
+    mass = hard
+    largest = scores.amax(dim=1, keepdim=True)
+    scores.sub_(largest)
+    target_scores = (scores.gather(1, targets) * hard).sum()
+    soft = None
+    if label_smoothing > 0.0:
+        spread = torch.ones_like(scores[0, :, 0, 0]) if class_weights is None else class_weights
+        spread = spread * (label_smoothing / scores.shape[1])
+        soft = share * spread.view(1, -1, 1, 1)
+        mass = mass + share * spread.sum()
+        target_scores = target_scores + (scores * soft).sum()
+    scores.exp_()
+    sums = scores.sum(dim=1, keepdim=True)
+    loss = (mass * sums.log()).sum() - target_scores
+    if with_gradient:
+        scores.mul_(mass / sums)
+        scores.scatter_(1, targets, scores.gather(1, targets) - hard)
+        if soft is not None:
+            scores.sub_(soft)
+    return loss
+
+
+@contextmanager
+def _exact_products(kind: str) -> Iterator[None]:
+    """Interpolation in true float32 even where the user allows TF32 for the model's own products."""
+    chosen = torch.get_float32_matmul_precision()
+    if kind != "cuda" or chosen == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)
+
+
+@tiled_cross_entropy.register_fake
+def _(
+    logits: Tensor,
+    labels: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    align_corners: bool,
+    count_ignored: bool,
+    with_gradient: bool,
+) -> tuple[Tensor, Tensor]:
+    dtype = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
+    gradient = torch.empty(logits.shape if with_gradient else (0,), dtype=dtype, device=logits.device)
+    return torch.empty((), dtype=dtype, device=logits.device), gradient
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.dtype = inputs[0].dtype
+    # In float32 for half-precision logits: a mean over a million pixels is below what float16 can hold.
+    ctx.save_for_backward(output[1])
+
+
+def _backward(ctx: Any, of_loss: Tensor | None, of_gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+    if of_gradient is not None:
+        raise NotImplementedError(
+            "upsampled_cross_entropy is differentiable once; for second derivatives use "
+            "cacseg.functional.upsampled_cross_entropy."
+        )
+    (gradient,) = ctx.saved_tensors
+    of_logits = None if of_loss is None else (gradient * of_loss).to(ctx.dtype)
+    return (of_logits, *[None] * 7)
+
+
+tiled_cross_entropy.register_autograd(_backward, setup_context=_setup_context)

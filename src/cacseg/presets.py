@@ -1,0 +1,56 @@
+"""The paper and the authors' released code are not the same method; here is each difference, by name.
+
+A preset only fills in arguments that the caller left out. `classifier` arguments belong to
+`ContextAwareClassifier`, `loss` arguments to `ContextLoss`; both classes take every one of them by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from cacseg._checks import check_choice
+from cacseg.functional.cross_entropy import PixelAverage
+from cacseg.functional.distillation import ClassAverage
+from cacseg.functional.prototypes import Scope
+
+PresetName = Literal["released", "paper"]
+
+
+class Preset(NamedTuple):
+    """Where the two differ; everything else is common to both."""
+
+    oracle_scope: Scope  # classifier: oracle prototypes of each image, or pooled over the batch on a device
+    distillation_scope: Scope  # loss: class averages within each image, or over the pixels of the batch together
+    class_average: ClassAverage  # loss: over the classes present, or over all n
+    soft_target_weight: float  # loss: the target is this much oracle, the rest one-hot label
+    align_corners: bool  # loss: upsampling of the plain and the oracle logits
+    context_align_corners: bool  # loss: upsampling of the context logits
+    context_average: PixelAverage  # loss: context cross-entropy over labelled pixels, or all pixels
+
+
+PRESETS: dict[str, Preset] = {
+    "paper": Preset(
+        oracle_scope="image",
+        distillation_scope="image",
+        class_average="present",
+        soft_target_weight=1.0,
+        align_corners=False,
+        context_align_corners=False,
+        context_average="labelled",
+    ),
+    "released": Preset(
+        oracle_scope="batch",
+        distillation_scope="batch",
+        class_average="present",
+        soft_target_weight=0.5,
+        align_corners=True,
+        context_align_corners=False,
+        context_average="all",
+    ),
+}
+
+
+def get_preset(name: str) -> Preset:
+    """The preset of that name; a wrong name gets the list of right ones."""
+    check_choice("preset", name, tuple(PRESETS))
+    return PRESETS[name]
