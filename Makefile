@@ -31,7 +31,7 @@ layers: $(SETUP)  ## the direction of imports
 
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
 	$(BIN)/pytest
-	$(BIN)/pytest -q tests/functional --jaxtyping-packages=cacseg.functional,beartype.beartype
+	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 
 gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu

@@ -63,7 +63,7 @@ def oracle_prototypes(
     *,
     pool_batch: bool,
     ignore_index: int,
-) -> Float[Tensor, "#b n d"]:
+) -> Float[Tensor, "images n d"]:
     """Eq. (1): means of the rows of each image and label, by adding each row to its group."""
     num_classes = weight.shape[0]
     kept = labelled(labels, num_classes, ignore_index)
@@ -85,7 +85,7 @@ def context_prototypes(
     offsets: Int[Tensor, " b_plus_1"],
     *,
     confidence_threshold: float,
-) -> Float[Tensor, "b n d"]:
+) -> Float[Tensor, "images n d"]:
     """Eq. (4): a softmax over the rows of each image, then one matrix product a block; 0 for an empty image."""
     images, rows = offsets.shape[0] - 1, features.shape[0]
     image = image_of_row(offsets, rows)
@@ -115,7 +115,7 @@ def _softmax_over_rows(scores: Tensor, image: Tensor, images: int) -> Tensor:
 
 
 def dot_logits(
-    features: Float[Tensor, "N d"], classifier: Float[Tensor, "#b n d"], offsets: Int[Tensor, " b_plus_1"]
+    features: Float[Tensor, "N d"], classifier: Float[Tensor, "#images n d"], offsets: Int[Tensor, " b_plus_1"]
 ) -> Float[Tensor, "N n"]:
     """Every row meets the classifier of its own image, one matrix product a block."""
     with no_autocast(features):

@@ -25,7 +25,7 @@ def oracle_prototypes(
     scope: Scope = "image",
     ignore_index: int = 255,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, "#b n d"]:
+) -> Float[Tensor, "images n d"]:
     """Mean feature of the pixels that carry each label, C_y; Eq. (1).
 
         C_y = (y_* x f) / sum_j y_*(., j)
@@ -62,7 +62,7 @@ def context_prototypes(
     *,
     confidence_threshold: float = 0.0,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, "b n d"]:
+) -> Float[Tensor, "images n d"]:
     """Mean feature weighted by the plain prediction's probability of each class, C_p; Eq. (4).
 
         C_p = (softmax(p)^T x f) / sum_j softmax(p)^T(., j)

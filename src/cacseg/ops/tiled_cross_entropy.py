@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -35,9 +36,10 @@ class Span(NamedTuple):
     matrix: Tensor  # [output positions, source positions]
 
 
+@lru_cache(maxsize=64)  # the sizes of a training run repeat; a few KiB each
 def interpolation_spans(
     source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
-) -> list[Span]:
+) -> tuple[Span, ...]:
     """Linear interpolation from `source` to `output` positions, cut into spans of `step` positions."""
     position = torch.arange(output, dtype=torch.float64)  # on the CPU, so that slices need no synchronisation
     if align_corners:
@@ -55,8 +57,8 @@ def interpolation_spans(
         here = slice(start, stop)
         matrix.scatter_add_(1, low[here, None] - first, 1.0 - high_share[here, None])
         matrix.scatter_add_(1, high[here, None] - first, high_share[here, None])
-        spans.append(Span(here, slice(first, last + 1), matrix.to(device=device, dtype=dtype)))
-    return spans
+        spans.append(Span(here, slice(first, last + 1), matrix.to(dtype).to(device, non_blocking=True)))
+    return tuple(spans)
 
 
 @torch.library.custom_op("cacseg::tiled_cross_entropy", mutates_args=())

@@ -1,0 +1,360 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import cacseg
+from cacseg import functional
+from cacseg.classifier import DESIGNS
+from reference_vectors import CASES, load, make_classifier
+
+B, D, N = 2, 8, 5
+
+
+def draw(spatial=(4, 6), full=None, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(B, D, *spatial, generator=generator, dtype=dtype)
+    labels = torch.randint(0, N - 1, (B, *(full or spatial)), generator=generator)
+    labels.view(B, -1)[:, :2] = 255
+    return features, labels
+
+
+def make(dtype=torch.float64, **arguments):
+    torch.manual_seed(0)
+    return cacseg.ContextAwareClassifier(D, N, **arguments).to(dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_released_vectors(case):
+    v = load("released", case)
+    outputs = make_classifier(v, "released")(v["in_features"], v["in_labels"])
+    for ours, theirs in ((outputs.plain, "out_p"), (outputs.context, "out_p_p"), (outputs.oracle, "out_p_y")):
+        torch.testing.assert_close(ours, v[theirs], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_paper_vectors(case):
+    v = load("paper", case)
+    classifier = make_classifier(v, "paper")
+    features, labels, weight = v["in_features"], v["in_labels"], v["in_conv_seg_weight"]
+    outputs = classifier(features, labels)
+    close = dict(rtol=0, atol=1e-9)
+    torch.testing.assert_close(outputs.plain, v["in_logits"], **close)
+    torch.testing.assert_close(outputs.context, v["out_p_p"], **close)
+    torch.testing.assert_close(outputs.oracle, v["out_p_y"], **close)
+    assert torch.equal(outputs.labels, v["labels_lowres"])
+    prototypes = functional.oracle_prototypes(features, labels, weight)
+    torch.testing.assert_close(prototypes, v["out_C_y"], **close)
+    joined = torch.cat([prototypes, weight.expand_as(prototypes)], dim=-1)
+    torch.testing.assert_close(classifier.oracle_projector(joined), v["out_A_y"], **close)
+    prototypes = functional.context_prototypes(features, v["in_logits"])
+    torch.testing.assert_close(prototypes, v["out_C_p"], **close)
+    joined = torch.cat([prototypes, weight.expand_as(prototypes)], dim=-1)
+    torch.testing.assert_close(classifier.context_projector(joined), v["out_A_p"], **close)
+
+
+def test_its_parameters_are_those_of_the_method():
+    shapes = {name: tuple(value.shape) for name, value in cacseg.ContextAwareClassifier(512, 150).named_parameters()}
+    assert shapes == {
+        "weight": (150, 512, 1, 1),
+        "bias": (150,),
+        "context_projector.0.weight": (256, 1024),
+        "context_projector.2.weight": (512, 256),
+        "context_projector.2.bias": (512,),
+        "oracle_projector.0.weight": (256, 1024),
+        "oracle_projector.2.weight": (512, 256),
+        "oracle_projector.2.bias": (512,),
+    }
+    added = sum(
+        value.numel() for name, value in cacseg.ContextAwareClassifier(512, 150).named_parameters() if "." in name
+    )
+    assert round(added / 1e6, 3) == 0.787
+
+
+def test_inference_equals_training_and_needs_no_labels():
+    classifier, (features, labels) = make(), draw()
+    assert torch.equal(classifier(features), classifier(features, labels).context)
+    assert torch.equal(classifier.plain_logits(features), classifier(features, labels).plain)
+
+
+def test_inference_computes_nothing_of_the_oracle():
+    classifier, (features, _) = make(), draw()
+    classifier(features).sum().backward()
+    assert all(parameter.grad is None for parameter in classifier.oracle_projector.parameters())
+    assert all(parameter.grad is not None for parameter in classifier.context_projector.parameters())
+
+
+@pytest.mark.parametrize(
+    ("spatial", "full"), [((9,), (20,)), ((4, 6), (16, 23)), ((2, 3, 4), (4, 6, 8)), ((4, 6), (2, 3))]
+)
+def test_labels_of_any_resolution_and_features_of_any_dimension(spatial, full):
+    classifier, (features, labels) = make(), draw(spatial, full)
+    outputs = classifier(features, labels)
+    assert outputs.context.shape == outputs.plain.shape == outputs.oracle.shape == (B, N, *spatial)
+    resized = functional.resize_labels(labels, spatial)
+    assert torch.equal(outputs.oracle, classifier(features, resized).oracle)
+
+
+def test_it_does_not_depend_on_how_space_is_arranged():
+    classifier, (features, labels) = make(), draw()
+    flat = classifier(features.flatten(2), labels.flatten(1))
+    outputs = classifier(features, labels)
+    for name in ("context", "plain", "oracle"):
+        torch.testing.assert_close(getattr(flat, name), getattr(outputs, name).flatten(2))
+
+
+@pytest.mark.parametrize("scope", ["image", "batch"])
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_packed_features_give_the_dense_result(scope, similarity):
+    classifier, (features, labels) = make(oracle_scope=scope, context_similarity=similarity), draw()
+    outputs = classifier(features, labels)
+    packed = classifier(
+        features.flatten(2).transpose(1, 2).flatten(0, 1), labels.flatten(), offsets=torch.tensor([0, 24, 48])
+    )
+    for name in ("context", "plain", "oracle"):
+        dense = getattr(outputs, name).flatten(2).transpose(1, 2).flatten(0, 1)
+        torch.testing.assert_close(getattr(packed, name), dense)
+
+
+@pytest.mark.parametrize("scope", ["image", "batch"])
+def test_permuting_classes_permutes_outputs(scope):
+    classifier, (features, labels) = make(oracle_scope=scope), draw()
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(1))
+    renamed = torch.where(labels == 255, 255, order.argsort()[labels.clamp_max(N - 1)])
+    other = copy.deepcopy(classifier)
+    with torch.no_grad():
+        other.weight.copy_(classifier.weight[order])
+        other.bias.copy_(classifier.bias[order])
+    outputs, permuted = classifier(features, labels), other(features, renamed)
+    for name in ("context", "plain", "oracle"):
+        torch.testing.assert_close(getattr(permuted, name), getattr(outputs, name)[:, order])
+
+
+def test_the_oracle_for_evaluation_sees_each_image_alone():
+    classifier, (features, labels) = make(preset="released"), draw()
+    together = classifier.oracle_logits(features, labels)
+    alone = torch.cat([classifier(features[i : i + 1], labels[i : i + 1]).oracle for i in range(B)])
+    torch.testing.assert_close(together, alone)
+    assert not torch.allclose(together, classifier(features, labels).oracle)
+    torch.testing.assert_close(
+        classifier.oracle_logits(features, labels, scope="batch"), classifier(features, labels).oracle
+    )
+
+
+def test_dropout_touches_the_plain_logits_alone():
+    """With prototypes that ignore the plain logits (constant weight), the context logits do not change."""
+    classifier, (features, labels) = make(dropout=0.5), draw()
+    still = classifier.eval()(features, labels)
+    torch.manual_seed(1)
+    dropped = classifier.train()(features, labels)
+    assert not torch.allclose(dropped.plain, still.plain)
+    torch.testing.assert_close(dropped.oracle, still.oracle)
+    with torch.no_grad():
+        classifier.weight.zero_()  # the plain logits are the bias everywhere, with dropout or without
+    torch.testing.assert_close(classifier(features), classifier.eval()(features))
+
+
+def test_the_confidence_threshold_and_detaching():
+    classifier, (features, labels) = make(detach_plain=True), draw()
+    context = classifier(features, labels).context
+    context.square().sum().backward()
+    assert classifier.bias.grad is None  # the bias acts through the plain logits alone
+    plain = make()
+    plain(features).square().sum().backward()
+    assert plain.bias.grad.abs().sum() > 0
+    strict = make(confidence_threshold=0.5)
+    truth = functional.context_prototypes(features, strict.plain_logits(features), confidence_threshold=0.5)
+    joined = torch.cat([truth, strict.weight.flatten(1).expand_as(truth)], dim=-1)
+    expected = functional.cosine_logits(features, strict.context_projector(joined))
+    torch.testing.assert_close(strict(features), expected)
+    assert not torch.allclose(expected, make()(features))
+
+
+@pytest.mark.parametrize("design", [name for name in DESIGNS if name != "none"])
+def test_each_design_is_its_formula(design):
+    classifier, (features, _) = make(context_design=design), draw()
+    weight = classifier.weight.flatten(1)
+    prototypes = functional.context_prototypes(features, classifier.plain_logits(features))
+    theta = classifier.context_projector
+    shared = weight.expand_as(prototypes)
+    rows = {
+        "project_concat": lambda: theta(torch.cat([prototypes, shared], -1)),
+        "prototype": lambda: prototypes,
+        "sum": lambda: prototypes + weight,
+        "project": lambda: theta(prototypes),
+        "project_sum": lambda: theta(prototypes + weight),
+        "project_concat_residual": lambda: theta(torch.cat([prototypes, shared], -1)) + weight,
+        "weight": lambda: weight[None],
+    }[design]()
+    torch.testing.assert_close(classifier(features), functional.cosine_logits(features, rows, 15.0))
+
+
+def test_without_branches_it_is_a_convolution():
+    classifier, (features, labels) = make(context_design="none", oracle_design="none"), draw()
+    convolution = nn.Conv2d(D, N, 1).double()
+    convolution.load_state_dict(classifier.state_dict())
+    torch.testing.assert_close(classifier(features), convolution(features))
+    assert classifier(features, labels).oracle is None
+
+
+def test_cosine_plain_classifier():
+    classifier, (features, _) = make(plain_similarity="cosine", bias=False, context_design="none"), draw()
+    truth = functional.cosine_logits(features, classifier.weight.flatten(1)[None], 15.0)
+    torch.testing.assert_close(classifier(features), truth)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear])
+def test_from_conv_keeps_what_was_trained(kind, bias):
+    conv = kind(D, N, **({} if kind is nn.Linear else {"kernel_size": 1}), bias=bias).double().eval()
+    classifier = cacseg.ContextAwareClassifier.from_conv(conv, preset="paper", scale=9.0)
+    assert classifier.scale == 9.0
+    assert classifier.oracle_scope == "image"
+    assert not classifier.training
+    features = torch.randn(
+        B, D, *{nn.Conv1d: (5,), nn.Conv2d: (4, 5), nn.Conv3d: (2, 3, 4), nn.Linear: ()}[kind]
+    ).double()
+    torch.testing.assert_close(classifier.plain_logits(features), conv(features))
+    loaded = cacseg.ContextAwareClassifier(D, N, bias=bias).double()
+    result = loaded.load_state_dict(conv.state_dict(), strict=False)
+    assert result.unexpected_keys == []
+    assert all("projector" in key for key in result.missing_keys)
+    torch.testing.assert_close(loaded.plain_logits(features), conv(features))
+    with torch.no_grad():
+        conv.weight.zero_()
+    assert classifier.weight.abs().sum() > 0  # a copy
+
+
+def test_state_dict_round_trip_and_deepcopy():
+    classifier, (features, _) = make(), draw()
+    other = cacseg.ContextAwareClassifier(D, N).double()
+    other.load_state_dict(classifier.state_dict())
+    assert torch.equal(other(features), classifier(features))
+    assert torch.equal(copy.deepcopy(classifier)(features), classifier(features))
+
+
+def test_without_oracle_drops_the_training_part():
+    classifier, (features, labels) = make(), draw()
+    before = classifier(features)
+    slim = classifier.without_oracle()
+    assert slim is classifier
+    assert not any("oracle" in key for key in slim.state_dict())
+    assert torch.equal(slim(features), before)
+    with pytest.raises(ValueError, match="oracle_design='none' and has no oracle logits"):
+        slim.oracle_logits(features, labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("kind", ["large", "zero", "zero_pixels", "aligned"])
+def test_no_nan_in_half_precision(dtype, preset, kind):
+    features, labels = draw(dtype=torch.float32, full=(16, 24))
+    features = (
+        {
+            "large": features * 1e3,
+            "zero": features * 0,
+            "zero_pixels": features * (torch.rand(B, 1, 4, 6) > 0.5),
+            "aligned": torch.full_like(features, 1e3),
+        }[kind]
+        .to(dtype)
+        .requires_grad_()
+    )
+    classifier = make(torch.float32, preset=preset)
+    loss = cacseg.ContextLoss(preset)
+    with torch.autocast("cpu", dtype=dtype):
+        outputs = classifier(features, labels)
+        losses = loss(outputs, labels)
+    assert outputs.context.dtype == outputs.plain.dtype == dtype
+    losses["total"].backward()
+    assert all(value.isfinite() for value in losses.values())
+    assert all(parameter.grad.isfinite().all() for parameter in classifier.parameters())
+    assert features.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_in_half_precision(dtype):
+    classifier, (features, labels) = make(torch.float32).to(dtype), draw(dtype=torch.float32)
+    outputs = classifier(features.to(dtype), labels)
+    assert outputs.context.dtype == dtype
+    truth = make(torch.float32).double().to(dtype).double()(features.to(dtype).double(), labels)
+    torch.testing.assert_close(outputs.context.double(), truth.context, rtol=0, atol=0.5)
+    cacseg.ContextLoss()(outputs, labels)["total"].backward()
+
+
+def test_half_precision_stays_near_the_truth():
+    features, labels = draw((32, 32), dtype=torch.float32)
+    classifier = make(torch.float32)
+    truth = copy.deepcopy(classifier).double()(features.double(), labels)
+    for dtype in (torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype=dtype):
+            outputs = classifier(features, labels)
+        for name in ("context", "oracle"):
+            error = (getattr(outputs, name).double() - getattr(truth, name)).abs().max().item()
+            assert error <= 4 * 15 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_classes=1), "num_classes must be at least 2; got 1.*background and foreground"),
+        (dict(in_channels=1), "in_channels must be at least 2"),
+        (dict(dropout=1.0), r"dropout must be in \[0, 1\); got 1.0"),
+        (dict(scale=0.0), "scale must be positive; got 0.0"),
+        (dict(preset="papers"), "preset must be one of 'paper', 'released'; got 'papers'"),
+        (dict(oracle_scope="pixel"), "oracle_scope must be one of 'image', 'batch'; got 'pixel'"),
+        (dict(context_design="concat"), "context_design must be one of .*; got 'concat'"),
+        (dict(plain_similarity="cosine"), "plain_similarity='cosine' has no bias; got bias=True. Pass bias=False"),
+        (dict(confidence_threshold=1.5), r"confidence_threshold must be in \[0, 1\); got 1.5"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cacseg.ContextAwareClassifier(**{"in_channels": D, "num_classes": N, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda f, y: (f[:, :6], None), ValueError, r"8 channels in dimension 1; got shape \(2, 6, 4, 6\) with 6"),
+        (lambda f, y: (f[0, :, 0], None), ValueError, r"at least one spatial dimension; got shape \(8, 6\)"),
+        (lambda f, y: (f[:0], None), ValueError, r"must not be empty; got shape \(0, 8, 4, 6\)"),
+        (lambda f, y: (f[..., :0], None), ValueError, r"must not be empty; got shape \(2, 8, 4, 0\)"),
+        (lambda f, y: (f.long(), None), TypeError, "features must be floating point; got torch.int64"),
+        (lambda f, y: (f.numpy(), None), TypeError, "features must be a torch.Tensor; got ndarray"),
+        (lambda f, y: (f, y.double()), TypeError, "labels must be integers.*got torch.float64. Convert with .long"),
+        (lambda f, y: (f, y == 1), TypeError, "labels must be integers.*got torch.bool"),
+        (lambda f, y: (f, y[:1]), ValueError, "same batch size; got 1 label maps .* for a batch of 2"),
+        (lambda f, y: (f, y[:, None]), ValueError, r"got shape \(2, 1, 4, 6\). Squeeze the channel dimension"),
+        (lambda f, y: (f, y[:, 0]), ValueError, r"labels must be \[b, \*spatial\] with 3 dimensions"),
+        (lambda f, y: (f, y[..., :0]), ValueError, r"labels must not be empty; got shape \(2, 4, 0\)"),
+        (lambda f, y: (f, y + 3), ValueError, r"in \[0, 5\) or the ignore index 255; got the values 5, 6, 258 in"),
+        (lambda f, y: (f, y.tolist()), TypeError, "labels must be a torch.Tensor of integers; got list"),
+    ],
+)
+def test_wrong_input_is_refused(change, error, message):
+    with pytest.raises(error, match=message):
+        make()(*change(*draw()))
+
+
+def test_wrong_convolutions_are_refused():
+    convert = cacseg.ContextAwareClassifier.from_conv
+    with pytest.raises(ValueError, match=r"1x1 convolution with stride 1.*got kernel_size=\(3, 3\)"):
+        convert(nn.Conv2d(D, N, 3, padding=1))
+    with pytest.raises(ValueError, match="groups=2"):
+        convert(nn.Conv2d(D, 4, 1, groups=2))
+    with pytest.raises(TypeError, match="Conv1d, Conv2d, Conv3d or Linear; got BatchNorm2d"):
+        convert(nn.BatchNorm2d(D))
+    with pytest.raises(ValueError, match=r"which has no bias; got bias=True. Leave the argument out"):
+        convert(nn.Conv2d(D, N, 1, bias=False), bias=True)
+
+
+def test_a_bias_where_none_exists_is_refused_not_dropped():
+    without = cacseg.ContextAwareClassifier(D, N, bias=False)
+    with pytest.raises(ValueError, match=r"has no bias, but the state dict holds bias of shape \(5,\)"):
+        without.load_state_dict(nn.Conv2d(D, N, 1).state_dict(), strict=False)
+
+
+def test_uint8_labels_are_welcome():
+    classifier, (features, labels) = make(), draw()
+    assert torch.equal(classifier(features, labels.to(torch.uint8)).oracle, classifier(features, labels).oracle)

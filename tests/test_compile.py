@@ -1,0 +1,70 @@
+"""Classifier and loss go through torch.compile and torch.export whole: no graph break, no host synchronisation."""
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+import cacseg
+
+B, D, N = 2, 16, 5
+
+
+def draw(b=B, spatial=(6, 7), full=(24, 28), seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(b, D, *spatial, generator=generator).requires_grad_()
+    labels = torch.randint(0, N, (b, *full), generator=generator)
+    labels[:, :2] = 255
+    return features, labels
+
+
+@pytest.mark.parametrize(("preset", "dynamic"), [("released", False), ("paper", True)])
+def test_training_compiles_without_a_graph_break(preset, dynamic):
+    torch.manual_seed(0)
+    classifier, loss = cacseg.ContextAwareClassifier(D, N, preset=preset), cacseg.ContextLoss(preset)
+
+    def step(features, labels):
+        return loss(classifier(features, labels), labels)
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic)
+    for b, spatial in ((2, (6, 7)), (3, (5, 9))) if dynamic else ((2, (6, 7)),):
+        features, labels = draw(b, spatial)
+        results = []
+        for function in (step, compiled):
+            classifier.zero_grad()
+            features.grad = None
+            losses = function(features, labels)
+            losses["total"].backward()
+            results.append((losses, [tensor.grad.clone() for tensor in (features, *classifier.parameters())]))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)
+    wrong = labels.clone()
+    wrong[0, 0, 0] = 77
+    with pytest.raises(ValueError, match="got the values 77 in 1 of"):
+        compiled(features, wrong)
+
+
+def test_nothing_reads_a_value():
+    """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
+    with torch.device("meta"):
+        classifier = cacseg.ContextAwareClassifier(D, N, confidence_threshold=0.3)
+        loss = cacseg.ContextLoss(class_weights=[1.0] * N, label_smoothing=0.1)
+        features = torch.empty(2, D, 6, 7, requires_grad=True)
+        labels = torch.empty(2, 24, 28, dtype=torch.long)
+        losses = loss(classifier(features, labels), labels)
+        losses["total"].backward()
+        assert features.grad.shape == features.shape
+        assert classifier.oracle_logits(features, labels).shape == (2, N, 6, 7)
+        rows, row_labels, offsets = torch.empty(50, D), torch.empty(50).long(), torch.empty(4).long()
+        losses = loss(classifier(rows, row_labels, offsets), row_labels)
+        assert losses["total"].shape == ()
+
+
+def test_inference_exports_with_dynamic_batch_height_and_width():
+    torch.manual_seed(0)
+    classifier = cacseg.ContextAwareClassifier(D, N).eval().without_oracle()
+    dynamic = ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
+    program = export(classifier, (torch.randn(2, D, 6, 7),), dynamic_shapes=dynamic)
+    assert not any("oracle" in name for name in program.state_dict)
+    module = program.module()
+    for shape in ((1, D, 9, 5), (3, D, 17, 33), (2, D, 6, 7)):
+        features = torch.randn(shape)
+        torch.testing.assert_close(module(features), classifier(features))

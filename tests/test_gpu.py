@@ -1,0 +1,138 @@
+"""What only a CUDA device can show. Run with `make gpu`."""
+
+import copy
+
+import pytest
+import torch
+
+import cacseg
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # torch's own inductor, once a process
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+D, N = 64, 19
+
+
+def draw(b=2, size=(16, 24), ratio=4, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(b, D, *size, generator=generator).to(dtype)
+    labels = torch.randint(0, N, (b, size[0] * ratio, size[1] * ratio), generator=generator)
+    labels[:, :5] = 255
+    return features, labels
+
+
+def make(preset="released"):
+    torch.manual_seed(0)
+    return cacseg.ContextAwareClassifier(D, N, preset=preset)
+
+
+def step(classifier, loss, features, labels):
+    features = features.detach().requires_grad_()
+    classifier.zero_grad()
+    losses = loss(classifier(features, labels), labels)
+    losses["total"].backward()
+    return losses, [features.grad, *(parameter.grad.clone() for parameter in classifier.parameters())]
+
+
+@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
+    classifier, loss, (features, labels) = make(preset), cacseg.ContextLoss(preset), draw()
+    truth, true_gradients = step(copy.deepcopy(classifier).double(), loss, features.double(), labels)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        losses, gradients = step(classifier.cuda(), loss, features.cuda(), labels.cuda())
+        assert torch.get_float32_matmul_precision() == precision
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    tolerance = 2e-5 if precision == "highest" else 5e-3
+    for name, value in truth.items():
+        assert losses[name].item() == pytest.approx(value.item(), rel=tolerance)
+    for ours, theirs in zip(gradients, true_gradients, strict=True):
+        assert (ours.cpu().double() - theirs).norm() <= 5 * tolerance * theirs.norm()
+
+
+@pytest.mark.parametrize("preset", ["released", "paper"])
+def test_nothing_synchronises_with_the_host(preset):
+    classifier, loss = make(preset).cuda(), cacseg.ContextLoss(preset)
+    features, labels = (tensor.cuda() for tensor in draw())
+    rows = features.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
+    row_labels, offsets = labels[:, ::4, ::4].flatten(), torch.tensor([0, 100, 768]).cuda()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        _, _ = step(classifier, loss, features, labels)
+        classifier(features)
+        loss(classifier(rows, row_labels, offsets), row_labels)["total"].backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_labels_out_of_range_count_as_ignored_and_harm_nothing():
+    classifier, loss, (features, labels) = make().cuda(), cacseg.ContextLoss(), draw()
+    wrong = labels.clone()
+    wrong[:, 20:30] = torch.tensor([N, 254, -1, 2**40, -(2**40)])[torch.randint(0, 5, wrong[:, 20:30].shape)]
+    ignored = torch.where((wrong < 0) | (wrong >= N), 255, wrong)
+    truth, true_gradients = step(classifier, loss, features.cuda(), ignored.cuda())
+    losses, gradients = step(classifier, loss, features.cuda(), wrong.cuda())
+    torch.cuda.synchronize()
+    for name, value in truth.items():
+        torch.testing.assert_close(losses[name], value)
+    torch.testing.assert_close(gradients, true_gradients)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])
+def test_no_nan_under_autocast(dtype, scale):
+    classifier, loss, (features, labels) = make().cuda(), cacseg.ContextLoss(), draw()
+    features = (features * scale).to("cuda", dtype).requires_grad_()
+    with torch.autocast("cuda", dtype=dtype):
+        outputs = classifier(features, labels.cuda())
+        losses = loss(outputs, labels.cuda())
+    losses["total"].backward()
+    assert outputs.context.dtype == dtype
+    assert all(value.isfinite() for value in losses.values())
+    assert features.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in classifier.parameters())
+
+
+def test_the_cross_entropy_is_deterministic():
+    features, labels = draw(b=4, size=(64, 64))
+    logits = features[:, :N].cuda()
+    gradients = []
+    for _ in range(5):
+        leaf = logits.clone().requires_grad_()
+        cacseg.upsampled_cross_entropy(leaf, labels.cuda()).backward()
+        gradients.append(leaf.grad)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
+
+
+@pytest.mark.parametrize("preset", ["released", "paper"])
+def test_training_compiles_without_a_graph_break(preset):
+    classifier, loss = make(preset).cuda(), cacseg.ContextLoss(preset)
+    features, labels = (tensor.cuda() for tensor in draw())
+    truth, true_gradients = step(classifier, loss, features, labels)
+    compiled = torch.compile(lambda f, y: loss(classifier(f, y), y), fullgraph=True)
+    leaf = features.clone().requires_grad_()
+    classifier.zero_grad()
+    losses = compiled(leaf, labels)
+    losses["total"].backward()
+    torch.testing.assert_close(losses["total"], truth["total"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(leaf.grad, true_gradients[0], rtol=1e-3, atol=1e-6)
+
+
+def test_a_map_of_more_than_two_to_the_31_scores():
+    """b * n * H * W beyond what 32 bits can count: the loss of the whole is the mean of its parts."""
+    torch.manual_seed(0)
+    logits = torch.randn(2, 150, 64, 64, device="cuda", requires_grad=True)
+    labels = torch.randint(0, 150, (2, 2752, 2752), device="cuda")
+    assert logits.shape[0] * 150 * labels[0].numel() > 2**31
+    whole = cacseg.upsampled_cross_entropy(logits, labels)
+    whole.backward()
+    parts = [cacseg.upsampled_cross_entropy(logits[i : i + 1].detach(), labels[i : i + 1]) for i in range(2)]
+    torch.testing.assert_close(whole, torch.stack(parts).mean())
+    assert logits.grad.isfinite().all()

@@ -1,0 +1,67 @@
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import cacseg
+
+ROOT = Path(__file__).parent.parent
+HEAVY = (
+    "timm",
+    "lightning",
+    "torchvision",
+    "triton",
+    "matplotlib",
+    "transformers",
+    "cv2",
+    "PIL",
+    "typer",
+    "torchmetrics",
+)
+
+
+def test_importing_cacseg_imports_torch_and_nothing_heavier():
+    """In a fresh process: torch is there, nothing that torch itself did not bring."""
+    code = "import sys, torch; before = set(sys.modules); import cacseg; print('\\n'.join(set(sys.modules) - before))"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in process.stdout.split()}
+    assert "cacseg" in loaded
+    assert not loaded.intersection(HEAVY)
+    third_party = {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")}
+    assert third_party <= {"cacseg", "jaxtyping", "wadler_lindig", "typing_extensions", "torch", "numpy"}
+
+
+def test_the_public_names_exist_and_are_few():
+    assert len(cacseg.__all__) <= 12
+    for name in cacseg.__all__:
+        assert getattr(cacseg, name) is not None
+
+
+def test_the_version_is_written_once():
+    assert importlib.metadata.version("cacseg") == cacseg.__version__
+    assert re.search(rf"## \[{re.escape(cacseg.__version__)}\]", (ROOT / "CHANGELOG.md").read_text())
+
+
+def test_the_layers_check_can_fail(tmp_path):
+    """An import that runs up the layers is found: functional importing the classifier."""
+    package = tmp_path / "src" / "cacseg"
+    for source in (ROOT / "src" / "cacseg").rglob("*.py"):
+        target = package / source.relative_to(ROOT / "src" / "cacseg")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(source.read_text())
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+
+    def check():
+        code = (
+            "import sys; sys.path.insert(0, 'src'); from importlinter.cli import lint_imports; sys.exit(lint_imports())"
+        )
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    good = check()
+    assert good.returncode == 0, good.stdout + good.stderr
+    with (package / "functional" / "labels.py").open("a") as file:
+        file.write("\nfrom cacseg.classifier import DESIGNS\n")
+    bad = check()
+    assert bad.returncode == 1
+    assert "cacseg.functional is not allowed to import cacseg.classifier" in bad.stdout
