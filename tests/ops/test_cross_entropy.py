@@ -40,8 +40,8 @@ def given(options, n=6, dtype=torch.float64):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Many tiles on small maps: 2 rows and 5 columns at a time."""
-    monkeypatch.setitem(tiles.TILE_ELEMENTS, "cpu", 2 * 6 * 2 * 5)
-    monkeypatch.setitem(tiles.TILE_COLUMNS, "cpu", 5)
+    monkeypatch.setattr(tiles, "CPU_TILE_ELEMENTS", 2 * 6 * 2 * 5)
+    monkeypatch.setattr(tiles, "TILE_COLUMNS", 5)
 
 
 @pytest.mark.parametrize(("size", "full"), SIZES)

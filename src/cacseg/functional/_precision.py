@@ -12,6 +12,12 @@ from torch import Tensor
 ZERO_NORM = 1e-12
 
 
+# Where autocast exists; asked once, because torch.compile cannot trace the question on every version.
+AUTOCAST_KINDS = frozenset(
+    kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu", "xla") if torch.amp.is_autocast_available(kind)
+)
+
+
 def widen(values: Tensor) -> Tensor:
     """float16 and bfloat16 become float32; float32 and float64 stay."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
@@ -20,8 +26,7 @@ def widen(values: Tensor) -> Tensor:
 def no_autocast(values: Tensor) -> AbstractContextManager[None]:
     """Keeps autocast from narrowing what `widen` has widened."""
     kind = values.device.type
-    available = torch.amp.is_autocast_available(kind)
-    return torch.autocast(kind, enabled=False) if available else nullcontext()
+    return torch.autocast(kind, enabled=False) if kind in AUTOCAST_KINDS else nullcontext()
 
 
 def inverse_norm(vectors: Tensor, dim: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from cacseg import functional
 from cacseg._checks import check_features
-from cacseg.functional._precision import inverse_norm, no_autocast, widen
+from cacseg.functional._precision import AUTOCAST_KINDS, inverse_norm, no_autocast, widen
 
 LARGEST_HALF = torch.finfo(torch.float16).max
 
@@ -16,7 +16,7 @@ LARGEST_HALF = torch.finfo(torch.float16).max
 def compute_dtype(features: Tensor) -> torch.dtype:
     """The precision a convolution would run in here: autocast's where it is on, else that of the features."""
     kind = features.device.type
-    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    autocast = kind in AUTOCAST_KINDS and torch.is_autocast_enabled(kind)
     return torch.get_autocast_dtype(kind) if autocast and features.dtype != torch.float64 else features.dtype
 
 

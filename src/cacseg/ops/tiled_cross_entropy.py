@@ -7,7 +7,7 @@ Interpolation is linear in the logits and separable, so each direction is one sm
 backward pass is the product with the transpose: deterministic, any ratio of sizes.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: torch 2.4 reads the operator's annotations as objects.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +22,12 @@ from cacseg.functional._precision import no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
 
-# Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of
-# a core. On a GPU: enough work to fill the card, little beside the memory of one full-resolution map.
-TILE_ELEMENTS = {"cpu": 2**19, "cuda": 2**24}
-TILE_COLUMNS = {"cpu": 128, "cuda": 512}
+# Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of a
+# core. Elsewhere: 64 MiB, enough to fill a GPU, little beside one map of full resolution.
+CPU_TILE_ELEMENTS = 2**19
+GPU_TILE_ELEMENTS = 2**24
+# Narrow tiles keep the interpolation matrices small: each column is mixed from a few dozen, not from all.
+TILE_COLUMNS = 128
 
 
 class Span(NamedTuple):
@@ -65,7 +67,7 @@ def interpolation_spans(
 def tiled_cross_entropy(
     logits: Tensor,
     labels: Tensor,
-    weight: Optional[Tensor],  # noqa: UP045  (custom_op reads this annotation on Python 3.10 too)
+    weight: Optional[Tensor],  # noqa: UP045
     ignore_index: int,
     label_smoothing: float,
     align_corners: bool,
@@ -79,17 +81,16 @@ def tiled_cross_entropy(
     if labels.device.type == "cpu":
         check_label_range(labels, logits.shape[1], ignore_index)
     b, n, h, w = logits.shape
-    kind = logits.device.type
-    with no_autocast(logits), _exact_products(kind):
+    with no_autocast(logits), _exact_products(logits):
         kept = labelled(labels, n, ignore_index)
         targets = torch.where(kept, labels.long(), 0)
         dtype = widen(logits[:0]).dtype
         denominator = pixel_denominator(targets, kept, weight, "all" if count_ignored else "labelled", dtype)
         share = kept.to(dtype) * ratio(torch.ones_like(denominator), denominator)  # of each pixel in the mean
-        columns = TILE_COLUMNS.get(kind, TILE_COLUMNS["cuda"])
-        rows = max(1, TILE_ELEMENTS.get(kind, TILE_ELEMENTS["cuda"]) // (b * n * min(columns, labels.shape[2])))
+        elements = CPU_TILE_ELEMENTS if logits.device.type == "cpu" else GPU_TILE_ELEMENTS
+        rows = max(1, elements // (b * n * min(TILE_COLUMNS, labels.shape[2])))
         row_spans = interpolation_spans(h, labels.shape[1], rows, align_corners, dtype, logits.device)
-        column_spans = interpolation_spans(w, labels.shape[2], columns, align_corners, dtype, logits.device)
+        column_spans = interpolation_spans(w, labels.shape[2], TILE_COLUMNS, align_corners, dtype, logits.device)
         class_weights = None if weight is None else weight.to(dtype)
 
         loss = torch.zeros((), dtype=dtype, device=logits.device)
@@ -149,10 +150,10 @@ def _pixels_in_place(
 
 
 @contextmanager
-def _exact_products(kind: str) -> Iterator[None]:
+def _exact_products(values: Tensor) -> Iterator[None]:
     """Interpolation in true float32 even where the user allows TF32 for the model's own products."""
     chosen = torch.get_float32_matmul_precision()
-    if kind != "cuda" or chosen == "highest":
+    if not values.is_cuda or chosen == "highest":
         yield
         return
     torch.set_float32_matmul_precision("highest")
