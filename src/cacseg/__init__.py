@@ -4,22 +4,53 @@ classifier = cacseg.ContextAwareClassifier(512, 150)     # where nn.Conv2d(512, 
 logits = classifier(features)                            # inference: the context logits
 outputs = classifier(features, labels)                   # training
 losses = cacseg.ContextLoss()(outputs, labels)           # named terms and their "total"
+
+model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cacseg[models]
+losses = model.loss(images, labels)
+model.save("model.safetensors")
+model = cacseg.load("model.safetensors")
 """
 
+from typing import TYPE_CHECKING, Any
+
 from cacseg import functional, ops, variants
+from cacseg._version import __version__
 from cacseg.classifier import ContextAwareClassifier, ContextLogits
 from cacseg.losses import ContextLoss
 from cacseg.ops import upsampled_cross_entropy
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from cacseg.models import create_model, load
 
 __all__ = [
     "ContextAwareClassifier",
     "ContextLogits",
     "ContextLoss",
     "__version__",
+    "create_model",
     "functional",
+    "load",
     "ops",
     "upsampled_cross_entropy",
     "variants",
 ]
+
+# Found on first use, because they import timm.
+_OF_MODELS = ("create_model", "load")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _OF_MODELS:
+        raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
+    try:
+        from cacseg import models
+    except ModuleNotFoundError as error:
+        if error.name not in ("timm", "safetensors", "torchvision"):
+            raise
+        message = f"cacseg.{name} needs {error.name}, which is not installed: pip install 'cacseg[models]'"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    return getattr(models, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

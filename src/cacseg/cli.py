@@ -1,0 +1,132 @@
+"""The command line. The only file that knows the command-line library; imports nothing heavy before it must."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.progress import track
+    from rich.table import Table
+except ModuleNotFoundError as error:  # pragma: no cover
+    sys.exit(f"the command line needs {error.name}, which is not installed: pip install 'cacseg[all]'")
+
+from cacseg._version import __version__
+
+app = typer.Typer(
+    name="cacseg",
+    help="Segmentation classifiers that adapt to each image.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out, messages = Console(), Console(stderr=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def models(
+    match: Annotated[str, typer.Argument(help="Only names that contain this, e.g. 'swin'.")] = "",
+    num_classes: Annotated[int, typer.Option(min=2, help="Classes of the classifier.")] = 150,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the image that FLOPs are counted for.")] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """List the paper's models: parameters and FLOPs, with the plain and with the context-aware classifier.
+
+    FLOPs are two for each multiply-add, of one image. 'deployed' leaves out what only training needs: the auxiliary
+    head and the oracle projector.
+    """
+    from cacseg.models import MODELS
+    from cacseg.models.summary import summarise
+
+    names = [name for name in MODELS if match in name]
+    if not names:
+        raise ValueError(f"no model's name contains {match!r}. There are {', '.join(MODELS)}.")
+    rows = []
+    for name in track(names, "counting", console=messages, transient=True):
+        plain, context = (
+            summarise(name, num_classes, classifier, size=(size, size)) for classifier in ("plain", "context")
+        )
+        rows.append((name, plain, context))
+    if as_json:
+        entries = [{"name": name, "plain": p._asdict(), "context": c._asdict()} for name, p, c in rows]
+        print(json.dumps({"num_classes": num_classes, "size": size, "models": entries}, indent=2))
+        return
+    table = Table(title=f"{num_classes} classes, FLOPs of one {size}x{size} image")
+    table.add_column("model", no_wrap=True)
+    for column in ("plain\nM", "context\nM", "deployed\nM", "plain\nGFLOPs", "context\nGFLOPs"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, plain, context in rows:
+        millions = (plain.parameters, context.parameters, context.deployed_parameters)
+        flops = (plain.flops, context.flops)
+        table.add_row(name, *(f"{count / 1e6:.2f}" for count in millions), *(f"{count / 1e9:.1f}" for count in flops))
+    out.print(table)
+
+
+@app.command("import-weights")
+def import_weights(
+    checkpoint: Annotated[Path, typer.Argument(help="A .pth of the authors' code or of mmsegmentation.")],
+    model: Annotated[str, typer.Option(help="The model it belongs to, a name of `cacseg models`.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write; CHECKPOINT with .safetensors by default.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Name every tensor and where it went.")] = False,
+) -> None:
+    """Turn a checkpoint of the authors' released code, or of mmsegmentation, into a model of ours.
+
+    Classes and classifier (plain or context-aware) are read from the checkpoint. Every tensor of it is used or named
+    in the report; one that our model needs and the checkpoint lacks is an error and nothing is written. Nothing in
+    the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
+    """
+    from cacseg.models.released import import_checkpoint
+
+    target = checkpoint.with_suffix(".safetensors") if output is None else output
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists already. Choose another --output, or replace it with --overwrite.")
+    with messages.status(f"reading {checkpoint}"):
+        imported, report = import_checkpoint(checkpoint, model)
+        imported.save(target, overwrite=overwrite)
+    out.print(
+        f"{model}, {report.num_classes} classes, {report.classifier} classifier: {len(report.used)} tensors used, "
+        f"{len(report.unused)} not used.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    for name, ours in report.used.items() if verbose else ():
+        out.print(f"  {name} -> {ours}", soft_wrap=True, highlight=False)
+    for name, reason in report.unused.items():
+        out.print(f"  not used: {name}: {reason}", soft_wrap=True, highlight=False)
+    out.print(f"wrote {target}", soft_wrap=True, highlight=False)
+
+
+def main() -> None:
+    """What a user did wrong is one line and exit code 2; anything else is a bug and keeps its traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        messages.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Backbones of timm as pyramids of four maps; those of the paper made equal to the reference's."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cacseg._torchvision import ensure_torchvision_imports
+from cacseg.models.hrnet import fuse_bilinearly
+from cacseg.models.swin import Swin
+
+ensure_torchvision_imports()
+
+import timm  # noqa: E402  (it imports torchvision)
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
+from timm.models import FeatureDictNet  # noqa: E402
+
+LEVELS = (0, 1, 2, 3)
+STRIDES = (4, 8, 16, 32)  # of the levels, each at most the output stride
+
+
+class Backbone(nn.Module):
+    """Images [b, c, H, W] in, a pyramid of four maps [b, d, h, w] out, the finest first.
+
+    Args:
+        net: gives a list of maps.
+        name: timm's name of it.
+        channels: of the four maps.
+        strides: of the four maps.
+        indices: which of the net's maps the four are.
+        channels_last: whether the net gives [b, h, w, d].
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        name: str,
+        channels: Sequence[int],
+        strides: Sequence[int] = STRIDES,
+        indices: Sequence[int] = LEVELS,
+        *,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        self.net = net
+        self.name = name
+        self.channels = tuple(channels)
+        self.strides = tuple(strides)
+        self.indices = tuple(indices)
+        self.channels_last = channels_last
+
+    def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
+        maps = self.net(images)
+        pyramid = [maps[index] for index in self.indices]
+        return [level.permute(0, 3, 1, 2).contiguous() for level in pyramid] if self.channels_last else pyramid
+
+
+def make_backbone(
+    name: str,
+    *,
+    in_channels: int = 3,
+    output_stride: int = 32,
+    drop_path: float = 0.0,
+    padding: str = "",
+    pretrained: bool = False,
+    levels: Collection[int] = LEVELS,
+) -> Backbone:
+    """The timm model of that name as a pyramid.
+
+    Args:
+        name: a name of `timm.list_models()`, with or without the tag of its weights.
+        in_channels: channels of the images.
+        output_stride: 32, or 16 or 8: the coarser stages dilate their convolutions instead of striding.
+        drop_path: the largest probability of skipping a residual branch, while training.
+        padding: "" or "same", TensorFlow's, for weights that were trained with it.
+        pretrained: whether timm downloads its weights.
+        levels: the maps that somebody reads.
+    """
+    check_name(name)
+    if output_stride not in (8, 16, 32):
+        raise ValueError(f"output_stride must be 8, 16 or 32; got {output_stride}.")
+    if name.startswith("hrnet_"):
+        return _make_hrnet(name, in_channels, output_stride, drop_path, padding, pretrained, levels)
+    if name.startswith("swin_"):
+        return _make_swin(name, in_channels, output_stride, drop_path, padding, pretrained, levels)
+    arguments: dict[str, Any] = {"in_chans": in_channels, "features_only": True, "pretrained": pretrained}
+    if output_stride != 32:
+        arguments["output_stride"] = output_stride
+    if drop_path > 0.0:
+        arguments["drop_path_rate"] = drop_path
+    if padding:
+        arguments["pad_type"] = padding
+    net = _create(name, arguments)
+    strides, channels = net.feature_info.reduction(), net.feature_info.channels()
+    expected = tuple(min(stride, output_stride) for stride in STRIDES)
+    indices = [index for index, stride in enumerate(strides) if 4 <= stride <= 32]
+    if tuple(strides[index] for index in indices) != expected:
+        raise ValueError(
+            f"a backbone must give four maps of the strides {expected}; {name!r} gives maps of the strides "
+            f"{tuple(strides)}. Choose a hierarchical one: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
+        )
+    if name.startswith("mobilenetv2_"):
+        dilate_first_blocks(net, output_stride)
+    # Only timm's wrappers say so; the networks that are their own feature extractors are all convolutional.
+    channels_last = isinstance(net, FeatureDictNet) and net.output_fmt == "NHWC"
+    return Backbone(net, name, [channels[index] for index in indices], expected, indices, channels_last=channels_last)
+
+
+def check_name(name: str) -> None:
+    """The name is one that timm knows; a mistyped one gets the nearest."""
+    if not timm.is_model(name):
+        nearest = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"Did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
+        raise ValueError(f"the backbone must be a name of timm; got {name!r}. {hint}timm.list_models() has them all.")
+
+
+def normalisation(name: str, in_channels: int = 3) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation, for pixels in [0, 1], of the images that timm's weights were trained with."""
+    check_name(name)
+    config = timm.get_pretrained_cfg(name)
+    mean, std = list(IMAGENET_DEFAULT_MEAN), list(IMAGENET_DEFAULT_STD)
+    if config is not None:
+        mean, std = list(config.mean), list(config.std)
+    if in_channels == len(mean):
+        return mean, std
+    return [sum(mean) / len(mean)] * in_channels, [sum(std) / len(std)] * in_channels
+
+
+def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
+    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates."""
+    blocks: Any = net.get_submodule("blocks")
+    for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
+        for index, block in enumerate(stage):
+            dilation = max(1, stride // output_stride) if index == 0 else 1
+            if block.conv_dw.stride == (1, 1):
+                block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
+
+
+def _make_hrnet(
+    name: str,
+    in_channels: int,
+    output_stride: int,
+    drop_path: float,
+    padding: str,
+    pretrained: bool,
+    levels: Collection[int],
+) -> Backbone:
+    if output_stride != 32 or drop_path > 0.0 or padding:
+        raise ValueError(
+            "HRNet takes neither an output_stride, a drop_path nor a padding; got "
+            f"output_stride={output_stride}, drop_path={drop_path}, padding={padding!r}. Leave them out."
+        )
+    if set(levels) != set(LEVELS):
+        raise ValueError(
+            f"HRNet needs a head that reads its four maps, or a part of it is never trained; got one that reads "
+            f"the maps {tuple(levels)}. Use 'ocrnet' or 'upernet'."
+        )
+    arguments = {"in_chans": in_channels, "features_only": True, "feature_location": "", "pretrained": pretrained}
+    net = _create(name, arguments)
+    return Backbone(fuse_bilinearly(net), name, net.feature_info.channels()[1:], indices=(1, 2, 3, 4))  # 0: stem
+
+
+def _make_swin(
+    name: str,
+    in_channels: int,
+    output_stride: int,
+    drop_path: float,
+    padding: str,
+    pretrained: bool,
+    levels: Collection[int],
+) -> Backbone:
+    if output_stride != 32 or padding:
+        raise ValueError(
+            f"Swin takes neither an output_stride nor a padding; got output_stride={output_stride}, "
+            f"padding={padding!r}. Leave them out."
+        )
+    arguments = {
+        "in_chans": in_channels,
+        "num_classes": 0,
+        "drop_path_rate": drop_path,
+        "pretrained": pretrained,
+        "always_partition": True,
+        "strict_img_size": False,
+    }
+    net = _create(name, arguments)
+    return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
+
+
+def _create(name: str, arguments: dict[str, Any]) -> Any:
+    """timm's own function, with its refusals put in our words."""
+    try:
+        return timm.create_model(name, **arguments)
+    except TypeError as error:
+        options = {key: value for key, value in arguments.items() if key not in ("in_chans", "pretrained")}
+        raise ValueError(f"timm cannot build {name!r} with {options}: {error}") from error
+    except (RuntimeError, AttributeError, NotImplementedError) as error:
+        if arguments["pretrained"]:
+            raise
+        raise ValueError(
+            f"a backbone must give a pyramid of maps; timm offers none for {name!r} ({error}). Choose a "
+            "hierarchical one: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
+        ) from error

@@ -1,0 +1,71 @@
+"""The few layers that every decoder head is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
+    """Bilinear, align_corners=False: how everything in the models changes its size."""
+    return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:
+    """All levels at the size of the first, the finest, concatenated over their channels."""
+    size = pyramid[0].shape[2:]
+    return torch.cat([pyramid[0], *(resize(level, size) for level in pyramid[1:])], dim=1)
+
+
+class ConvNormAct(nn.Module):
+    """Convolution without bias that keeps the size of the map, batch normalisation, ReLU."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int, *, dilation: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__()
+        padding = dilation * (kernel_size // 2)
+        self.conv = nn.Conv2d(
+            in_channels, out_channels, kernel_size, padding=padding, dilation=dilation, groups=groups, bias=False
+        )
+        self.norm = nn.BatchNorm2d(out_channels)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, maps: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d2 h w"]:
+        return F.relu(self.norm(self.conv(maps)), inplace=True)
+
+
+class SeparableConv(nn.Module):
+    """A 3x3 convolution of each channel by itself, then a 1x1 convolution over the channels."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, dilation: int = 1) -> None:
+        super().__init__()
+        self.depthwise = ConvNormAct(in_channels, in_channels, 3, dilation=dilation, groups=in_channels)
+        self.pointwise = ConvNormAct(in_channels, out_channels, 1)
+
+    def forward(self, maps: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d2 h w"]:
+        return self.pointwise(self.depthwise(maps))
+
+
+class PooledContext(nn.Module):
+    """The map averaged over a grid of bins x bins cells, convolved, and spread over the map again."""
+
+    def __init__(self, in_channels: int, out_channels: int, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+        self.project = ConvNormAct(in_channels, out_channels, 1)
+
+    def forward(self, maps: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d2 h w"]:
+        pooled = F.adaptive_avg_pool2d(maps, self.bins)
+        norm = self.project.norm  # synchronised normalisation is another class and sees the other devices' images
+        if type(norm) is nn.BatchNorm2d and norm.training and pooled.shape[0] * self.bins**2 == 1:
+            raise ValueError(
+                "training needs at least 2 images a batch: this head averages the whole image into one pixel and "
+                "normalises it over the batch; got a batch of 1. Use larger batches, synchronise the batch "
+                "normalisation of several devices, or call model.eval() for inference."
+            )
+        return resize(self.project(pooled), maps.shape[2:])

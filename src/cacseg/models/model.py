@@ -1,0 +1,193 @@
+"""A whole segmentation model: backbone, head, classifier, and for training an auxiliary head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cacseg import ops
+from cacseg._checks import check_labels
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.losses import ContextLoss
+from cacseg.models.backbones import Backbone
+from cacseg.models.fcn import FCN
+from cacseg.models.files import write_tensors
+from cacseg.models.layers import resize
+from cacseg.models.ocrnet import OCRNet
+
+
+class PlainClassifier(nn.Conv2d):
+    """The 1x1 convolution that a context-aware classifier replaces, with the dropout before it."""
+
+    def __init__(self, in_channels: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__(in_channels, num_classes, 1)
+        self.dropout = dropout
+
+    def forward(self, features: Float[Tensor, "b d h w"]) -> Float[Tensor, "b n h w"]:
+        return super().forward(F.dropout2d(features, self.dropout, self.training))
+
+
+class AuxiliaryHead(nn.Module):
+    """Plain logits from within the network: a second loss while training, and OCRNet's soft regions."""
+
+    def __init__(self, head: FCN, classifier: PlainClassifier) -> None:
+        super().__init__()
+        self.head = head
+        self.classifier = classifier
+
+    def forward(self, pyramid: Sequence[Tensor]) -> Float[Tensor, "b n h w"]:
+        return self.classifier(self.head(pyramid))
+
+
+class SegmentationModel(nn.Module):
+    """`model(images)` gives logits at the images' size; `model.loss(images, labels)` the named training losses.
+
+    Images are [b, c, H, W], normalised with `mean` and `std` by the caller, of any size down to the backbone's
+    largest stride. Labels are [b, H, W].
+
+    Args:
+        backbone: images in, a pyramid of maps out.
+        head: the pyramid in, features out (`OCRNet`: the auxiliary's logits too).
+        classifier: a `ContextAwareClassifier`, or the `PlainClassifier` that it is compared with.
+        auxiliary: its cross-entropy, times `auxiliary_weight`, joins the total; None leaves it out.
+        criterion: the losses of a context-aware classifier.
+        mean, std: what images must be normalised with, for pixels in [0, 1].
+        ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
+            has its own.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: nn.Module,
+        classifier: ContextAwareClassifier | PlainClassifier,
+        auxiliary: AuxiliaryHead | None = None,
+        criterion: ContextLoss | None = None,
+        *,
+        mean: Sequence[float],
+        std: Sequence[float],
+        auxiliary_weight: float = 0.4,
+        ignore_index: int = 255,
+        class_weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if isinstance(head, OCRNet) and auxiliary is None:
+            raise ValueError("OCRNet's first stage is the auxiliary head; got auxiliary=None. Leave it in.")
+        if isinstance(classifier, ContextAwareClassifier) and criterion is None:
+            raise ValueError("a context-aware classifier needs a criterion; got None. Pass cacseg.ContextLoss().")
+        self.backbone = backbone
+        self.head = head
+        self.classifier = classifier
+        self.auxiliary = auxiliary
+        self.criterion = criterion
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+        self.auxiliary_weight = auxiliary_weight
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
+        self.register_buffer("class_weights", weights, persistent=False)
+        self.num_classes: int = classifier.weight.shape[0]
+        self.arguments: dict[str, Any] = {}  # of create_model, to build the same model again
+        self.class_names: list[str] | None = None
+        self.palette: list[list[int]] | None = None  # red, green, blue of each class, 0 to 255
+
+    @property
+    def needs_auxiliary(self) -> bool:
+        """Whether inference reads the auxiliary head too, as OCRNet does."""
+        return isinstance(self.head, OCRNet)
+
+    def features(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b d h w"]:
+        """What the classifier reads."""
+        return self._decode(images, with_auxiliary=False)[0]
+
+    def forward(
+        self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"] | None = None
+    ) -> Tensor | dict[str, Tensor]:
+        """The logits of the classifier, of the image's own one where it is context-aware.
+
+        With labels it is `loss`, for wrappers that see nothing but calls of the model: `DDP(model)(images, labels)`.
+        """
+        if labels is not None:
+            return self.loss(images, labels)
+        return resize(self.classifier(self.features(images)), images.shape[2:])
+
+    def plain(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b n H W"]:
+        """The logits of the fixed classifier."""
+        features = self.features(images)
+        if isinstance(self.classifier, ContextAwareClassifier):
+            return resize(self.classifier.plain_logits(features), images.shape[2:])
+        return resize(self.classifier(features), images.shape[2:])
+
+    def oracle(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> Float[Tensor, "b n H W"]:
+        """The logits of the classifier that knows the labels, the paper's upper bound."""
+        if not isinstance(self.classifier, ContextAwareClassifier):
+            raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
+        return resize(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
+
+    def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
+        """The named terms, before their weights, and "total", their weighted sum."""
+        features, auxiliary = self._decode(images, with_auxiliary=True)
+        if isinstance(self.classifier, ContextAwareClassifier):
+            assert self.criterion is not None
+            losses = self.criterion(self.classifier(features, labels), labels)
+            total = losses.pop("total")
+        else:
+            check_labels(labels, features, self.num_classes, self.ignore_index)
+            total = self._cross_entropy(self.classifier(features), labels)
+            losses = {"plain": total}
+        if auxiliary is not None:
+            losses["auxiliary"] = self._cross_entropy(auxiliary, labels)
+            total = total + self.auxiliary_weight * losses["auxiliary"]
+        return {**losses, "total": total}
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> None:
+        """One safetensors file with weights and description, written whole or not at all: `cacseg.load(path)`."""
+        from cacseg.models.saved import describe
+
+        write_tensors(path, self.state_dict(), describe(self), overwrite=overwrite)
+
+    def _decode(self, images: Tensor, *, with_auxiliary: bool) -> tuple[Tensor, Tensor | None]:
+        self._check(images)
+        pyramid = self.backbone(images)
+        if isinstance(self.head, OCRNet):  # its first stage belongs to inference too
+            assert self.auxiliary is not None
+            regions = self.auxiliary(pyramid)
+            return self.head(pyramid, regions), regions
+        auxiliary = self.auxiliary(pyramid) if with_auxiliary and self.auxiliary is not None else None
+        return self.head(pyramid), auxiliary
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return ops.upsampled_cross_entropy(
+            logits,
+            labels,
+            ignore_index=self.ignore_index,
+            weight=self.class_weights,
+            label_smoothing=self.label_smoothing,
+        )
+
+    def _check(self, images: Tensor) -> None:
+        if not isinstance(images, Tensor):
+            raise TypeError(f"images must be a torch.Tensor; got {type(images).__name__}.")
+        if not images.is_floating_point():
+            raise TypeError(
+                f"images must be floating point, normalised with model.mean and model.std; got {images.dtype}."
+            )
+        channels, least, shape = len(self.mean), max(self.backbone.strides), tuple(images.shape)
+        if images.ndim != 4 or images.shape[1] != channels:
+            hint = " Add the batch dimension: images[None]." if images.ndim == 3 else ""
+            raise ValueError(f"images must be [b, {channels}, H, W]; got shape {shape}.{hint}")
+        if images.shape[0] == 0 or min(images.shape[2:]) < least:
+            raise ValueError(
+                f"a batch must have at least 1 image of at least {least} x {least} pixels, the largest stride of "
+                f"{self.backbone.name}; got shape {shape}. Pad or enlarge the images."
+            )

@@ -1,0 +1,48 @@
+"""What a model costs: parameters and operations, without allocating it."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.models.model import SegmentationModel
+from cacseg.models.zoo import create_model
+
+
+class Summary(NamedTuple):
+    """Parameters while training (auxiliary head and oracle projector included), deployed, and one image's FLOPs."""
+
+    parameters: int
+    deployed_parameters: int
+    flops: int  # two for each multiply-add
+
+
+def summarise(
+    name: str,
+    num_classes: int = 150,
+    classifier: Literal["context", "plain"] = "context",
+    *,
+    backbone: str | None = None,
+    size: tuple[int, int] = (512, 512),
+) -> Summary:
+    """The costs of `create_model(name, num_classes, classifier)` on one image of that size, from shapes alone."""
+    with torch.device("meta"):
+        model = create_model(name, num_classes, classifier, backbone=backbone).eval()
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(torch.empty(1, 3, *size))
+    return Summary(_count(model), deployed_parameters(model), counter.get_total_flops())
+
+
+def deployed_parameters(model: SegmentationModel) -> int:
+    """Parameters that inference reads: no oracle projector; OCRNet's auxiliary head is its first stage and stays."""
+    oracle = model.classifier.oracle_projector if isinstance(model.classifier, ContextAwareClassifier) else None
+    unread = _count(oracle) + (0 if model.needs_auxiliary else _count(model.auxiliary))
+    return _count(model) - unread
+
+
+def _count(module: nn.Module | None) -> int:
+    return 0 if module is None else sum(parameter.numel() for parameter in module.parameters())

@@ -1,0 +1,127 @@
+"""timm's Swin Transformer with the reference's windows and output normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Pair = tuple[int, int]
+
+
+class Swin(nn.Module):
+    """A timm Swin as a pyramid: images [b, c, H, W] of any size in, four maps [b, d, h, w] out.
+
+    Takes timm's layers over under their own names, so timm's weights fit. Four things are the reference's: images
+    are padded to a multiple of the patch, windows are padded first and rolled second (see `windowed_attention`),
+    each map that leaves has a LayerNorm of its own, and maps leave as NCHW.
+
+    Args:
+        net: a timm `SwinTransformer`, built with `always_partition=True` so that windows keep their size.
+        levels: the maps that are normalised, those that somebody reads: a normalisation that nobody reads would
+            be a parameter without a gradient.
+    """
+
+    def __init__(self, net: nn.Module, levels: Collection[int] = (0, 1, 2, 3)) -> None:
+        super().__init__()
+        stages: Any = net.layers
+        self.patch_embed: Any = net.patch_embed
+        self.layers = nn.ModuleList(SwinStage(stage) for stage in stages)
+        channels = [stage.blocks[0].dim for stage in stages]
+        self.norms = nn.ModuleDict({str(level): nn.LayerNorm(channels[level]) for level in sorted(levels)})
+
+    def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
+        patch = self.patch_embed.patch_size
+        images = F.pad(images, (0, -images.shape[3] % patch[1], 0, -images.shape[2] % patch[0]))
+        x = self.patch_embed.norm(self.patch_embed.proj(images).permute(0, 2, 3, 1))  # [b, h, w, d] from here on
+        pyramid = []
+        for level, stage in enumerate(self.layers):
+            x = stage(x)
+            out = self.norms[str(level)](x) if str(level) in self.norms else x
+            pyramid.append(out.permute(0, 3, 1, 2).contiguous())
+        return pyramid
+
+
+class SwinStage(nn.Module):
+    """A stage of timm's Swin: patch merging, then blocks whose windows are plain and shifted in turn."""
+
+    def __init__(self, stage: Any) -> None:
+        super().__init__()
+        self.window: Pair = stage.blocks[0].window_size
+        self.shift: Pair = (self.window[0] // 2, self.window[1] // 2)
+        self.downsample = stage.downsample
+        self.blocks = nn.ModuleList(SwinBlock(block) for block in stage.blocks)
+
+    def forward(self, x: Float[Tensor, "b h w d"]) -> Float[Tensor, "b h2 w2 d2"]:
+        x = self.downsample(x)
+        mask = shifted_window_mask(x, self.window, self.shift)
+        for index, block in enumerate(self.blocks):
+            x = block(x, mask if index % 2 else None)
+        return x
+
+
+class SwinBlock(nn.Module):
+    """A block of timm's Swin: attention within windows, then an MLP, both residual."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.window: Pair = block.window_size
+        self.shift: Pair = block.shift_size
+        self.norm1, self.attn, self.drop_path1 = block.norm1, block.attn, block.drop_path1
+        self.norm2, self.mlp, self.drop_path2 = block.norm2, block.mlp, block.drop_path2
+
+    def forward(self, x: Float[Tensor, "b h w d"], mask: Tensor | None) -> Float[Tensor, "b h w d"]:
+        x = x + self.drop_path1(windowed_attention(self.norm1(x), self.attn, self.window, self.shift, mask))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+def windowed_attention(
+    x: Float[Tensor, "b h w d"], attention: nn.Module, window: Pair, shift: Pair, mask: Tensor | None
+) -> Float[Tensor, "b h w d"]:
+    """Attention within (shifted) windows of a map of any size: pad, roll, attend, roll back, crop.
+
+    The order matters where the size is no multiple of the window. timm rolls and then pads, so the padding lies
+    in other windows and the seam of the roll is not where the mask has it; the reference's weights were trained
+    with the padding in the map before it is rolled.
+    """
+    h, w = x.shape[1:3]
+    x = pad_to_multiple(x, window)
+    size = (x.shape[1], x.shape[2])
+    x = x.roll((-shift[0], -shift[1]), dims=(1, 2)) if any(shift) else x
+    x = from_windows(attention(to_windows(x, window), mask), window, size)
+    x = x.roll(shift, dims=(1, 2)) if any(shift) else x
+    return x[:, :h, :w]
+
+
+def shifted_window_mask(x: Float[Tensor, "b h w d"], window: Pair, shift: Pair) -> Float[Tensor, "windows area area"]:
+    """0 between pixels that lie together in the map, -100 between those that only the roll brought together."""
+
+    def band(axis: int) -> Tensor:  # 0: whole windows; 1 and 2: before and after the seam in the last window
+        length = x.shape[1 + axis] + -x.shape[1 + axis] % window[axis]
+        position = torch.arange(length, device=x.device)
+        return (position >= length - window[axis]).long() + (position >= length - shift[axis]).long()
+
+    region = to_windows((3 * band(0)[:, None] + band(1))[None, :, :, None], window)[..., 0]  # [windows, area]
+    return torch.where(region[:, :, None] == region[:, None, :], 0.0, -100.0).to(x.dtype)
+
+
+def pad_to_multiple(x: Float[Tensor, "b h w d"], multiple: Pair) -> Float[Tensor, "b h2 w2 d"]:
+    """Zeros below and to the right, up to a multiple."""
+    return F.pad(x, (0, 0, 0, -x.shape[2] % multiple[1], 0, -x.shape[1] % multiple[0]))
+
+
+def to_windows(x: Tensor, window: Pair) -> Tensor:
+    """[b, h, w, d] -> [b * windows, area, d]."""
+    x = x.unflatten(2, (-1, window[1])).unflatten(1, (-1, window[0]))  # [b, rows, window, columns, window, d]
+    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+
+
+def from_windows(windows: Tensor, window: Pair, size: Pair) -> Tensor:
+    """[b * windows, area, d] -> [b, h, w, d], the inverse of `to_windows`."""
+    rows, columns = size[0] // window[0], size[1] // window[1]
+    x = windows.unflatten(1, window).unflatten(0, (-1, rows, columns))  # [b, rows, columns, window, window, d]
+    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)

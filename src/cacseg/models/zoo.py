@@ -1,0 +1,253 @@
+"""The models by name: the eleven of the paper's main table, and any head on any backbone."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from torch import nn
+
+from cacseg._checks import check_choice
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.losses import ContextLoss
+from cacseg.models.backbones import LEVELS, make_backbone, normalisation
+from cacseg.models.deeplabv3plus import DeepLabV3Plus
+from cacseg.models.fcn import FCN
+from cacseg.models.files import read_tensors
+from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
+from cacseg.models.ocrnet import OCRNet
+from cacseg.models.upernet import UPerNet
+from cacseg.models.weights import described_preprocessing, load_backbone_weights
+from cacseg.presets import PresetName
+
+CHANNELS = 512  # d, of every head's features
+AUXILIARY_CHANNELS = 256
+AUXILIARY_LEVEL = 2
+
+
+class Architecture(NamedTuple):
+    """What a name stands for."""
+
+    head: str
+    backbone: str  # timm's name, with the tag of the weights that the paper starts from where timm has several
+    output_stride: int = 32
+    drop_path: float = 0.0
+
+
+MODELS: dict[str, Architecture] = {
+    "fcn_mobilenetv2": Architecture("fcn", "mobilenetv2_100", output_stride=8),
+    "deeplabv3plus_mobilenetv2": Architecture("deeplabv3plus", "mobilenetv2_100", output_stride=8),
+    "ocrnet_hrnet_w18": Architecture("ocrnet", "hrnet_w18.ms_in1k"),
+    "upernet_resnet50": Architecture("upernet", "resnet50c"),
+    "deeplabv3plus_resnet50": Architecture("deeplabv3plus", "resnet50c", output_stride=8),
+    "ocrnet_hrnet_w48": Architecture("ocrnet", "hrnet_w48.ms_in1k"),
+    "upernet_resnet101": Architecture("upernet", "resnet101c"),
+    "deeplabv3plus_resnet101": Architecture("deeplabv3plus", "resnet101c", output_stride=8),
+    "upernet_swin_tiny": Architecture("upernet", "swin_tiny_patch4_window7_224", drop_path=0.3),
+    "upernet_swin_base": Architecture("upernet", "swin_base_patch4_window12_384.ms_in22k", drop_path=0.3),
+    "upernet_swin_large": Architecture("upernet", "swin_large_patch4_window12_384.ms_in22k", drop_path=0.3),
+}
+
+# The heads, which also stand alone as names, and the levels of the pyramid that each of them reads.
+HEADS: dict[str, tuple[type[nn.Module], tuple[int, ...]]] = {
+    "fcn": (FCN, (3,)),
+    "deeplabv3plus": (DeepLabV3Plus, (0, 3)),
+    "upernet": (UPerNet, LEVELS),
+    "ocrnet": (OCRNet, LEVELS),
+}
+
+
+def create_model(
+    name: str,
+    num_classes: int = 150,
+    classifier: Literal["context", "plain"] = "context",
+    *,
+    backbone: str | None = None,
+    in_channels: int = 3,
+    pretrained: bool = False,
+    backbone_weights: str | Path | None = None,
+    auxiliary: bool = True,
+    preset: PresetName = "released",
+    ignore_index: int = 255,
+    class_weights: Sequence[float] | None = None,
+    label_smoothing: float = 0.0,
+    dropout: float | None = None,
+    output_stride: int | None = None,
+    drop_path: float | None = None,
+    padding: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    classifier_arguments: Mapping[str, Any] | None = None,
+    loss_arguments: Mapping[str, Any] | None = None,
+) -> SegmentationModel:
+    """The model of that name, with random weights unless told otherwise.
+
+        create_model("upernet_swin_tiny", num_classes=150)
+        create_model("upernet", num_classes=19, backbone="convnext_tiny")
+
+    `model.arguments` keeps the arguments, filled in, as JSON would: `create_model(**model.arguments)` builds the
+    same model without loading any weights.
+
+    Args:
+        name: a name in `MODELS`, or a head ("fcn", "deeplabv3plus", "upernet", "ocrnet") with a `backbone`.
+        num_classes: classes n.
+        classifier: "context", or "plain" for the 1x1 convolution of the baseline.
+        backbone: timm's name of a backbone with maps of the strides 4, 8, 16, 32; for a head alone.
+        in_channels: channels of the images.
+        pretrained: whether timm downloads weights for the backbone.
+        backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
+            metadata may state the padding, mean and std that go with them.
+        auxiliary: whether an auxiliary head adds its loss; OCRNet cannot do without it.
+        preset: "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
+        ignore_index: the label that takes no part.
+        class_weights, label_smoothing: of every cross-entropy.
+        dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.
+        output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
+        drop_path: of the backbone; None is the model's own, for a head alone 0.
+        padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
+            `backbone_weights` states, else "".
+        mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
+            trained with.
+        classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
+        loss_arguments: further arguments of `ContextLoss`, as in `cacseg.variants`.
+    """
+    check_choice("classifier", classifier, ("context", "plain"))
+    architecture = find_architecture(name, backbone)
+    if architecture.head == "ocrnet" and not auxiliary:
+        raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
+    if classifier == "plain" and (classifier_arguments or loss_arguments):
+        raise ValueError(
+            "classifier_arguments and loss_arguments belong to classifier='context'; got them with 'plain'."
+        )
+    file = None if backbone_weights is None else read_tensors(backbone_weights)
+    if file is not None:
+        stated = described_preprocessing(file)
+        padding = stated.padding if padding is None else padding
+        mean, std = stated.mean if mean is None else mean, stated.std if std is None else std
+    padding = padding or ""
+    check_choice("padding", padding, ("", "same"))
+    class_weights = _one_each("class_weights", class_weights, num_classes, "classes")
+    timm_mean, timm_std = normalisation(architecture.backbone, in_channels)
+    mean = _one_each("mean", mean, in_channels, "channels of the images") or timm_mean
+    std = _one_each("std", std, in_channels, "channels of the images") or timm_std
+    if dropout is None:
+        dropout = 0.0 if architecture.head == "ocrnet" else 0.1
+    output_stride = architecture.output_stride if output_stride is None else output_stride
+    drop_path = architecture.drop_path if drop_path is None else drop_path
+
+    head_class, levels = HEADS[architecture.head]
+    body = make_backbone(
+        architecture.backbone,
+        in_channels=in_channels,
+        output_stride=output_stride,
+        drop_path=drop_path,
+        padding=padding,
+        pretrained=pretrained,
+        levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
+    )
+    if file is not None:
+        load_backbone_weights(body, file, source=str(backbone_weights))
+    last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
+    criterion = None
+    if classifier == "context":
+        last = ContextAwareClassifier(
+            CHANNELS,
+            num_classes,
+            dropout=dropout,
+            preset=preset,
+            ignore_index=ignore_index,
+            **(classifier_arguments or {}),
+        )
+        criterion = ContextLoss(
+            preset,
+            ignore_index=ignore_index,
+            class_weights=class_weights,
+            label_smoothing=label_smoothing,
+            **(loss_arguments or {}),
+        )
+    initialise_classifier(last)
+    model = SegmentationModel(
+        body,
+        head_class(body.channels, CHANNELS),
+        last,
+        make_auxiliary(architecture.head, body.channels, num_classes, dropout) if auxiliary else None,
+        criterion,
+        mean=mean,
+        std=std,
+        ignore_index=ignore_index,
+        class_weights=class_weights,
+        label_smoothing=label_smoothing,
+    )
+    model.arguments = {
+        "name": name,
+        "num_classes": num_classes,
+        "classifier": classifier,
+        "backbone": backbone,
+        "in_channels": in_channels,
+        "auxiliary": auxiliary,
+        "preset": preset,
+        "ignore_index": ignore_index,
+        "class_weights": class_weights,
+        "label_smoothing": label_smoothing,
+        "dropout": dropout,
+        "output_stride": output_stride,
+        "drop_path": drop_path,
+        "padding": padding,
+        "mean": mean,
+        "std": std,
+        "classifier_arguments": dict(classifier_arguments or {}),
+        "loss_arguments": dict(loss_arguments or {}),
+    }
+    return model
+
+
+def find_architecture(name: str, backbone: str | None) -> Architecture:
+    """What a name stands for; a mistyped one gets the nearest."""
+    if name in MODELS:
+        if backbone is not None:
+            raise ValueError(
+                f"{name!r} has its backbone already; got backbone={backbone!r}. Pass the head alone: "
+                f"create_model({MODELS[name].head!r}, backbone={backbone!r})."
+            )
+        return MODELS[name]
+    if name in HEADS:
+        if backbone is None:
+            known = " or ".join(repr(key) for key, value in MODELS.items() if value.head == name)
+            raise ValueError(
+                f"the head {name!r} needs a backbone; got none. Pass backbone=, a name of timm, or use {known}."
+            )
+        return Architecture(name, backbone)
+    names = [*MODELS, *HEADS]
+    nearest = difflib.get_close_matches(name, names, n=3)
+    hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"There are {', '.join(names)}."
+    raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
+
+
+def make_auxiliary(head: str, in_channels: Sequence[int], num_classes: int, dropout: float) -> AuxiliaryHead:
+    """One 3x3 convolution on the third level; OCRNet's first stage is one 1x1 convolution on all of them."""
+    if head == "ocrnet":
+        channels = sum(in_channels)
+        body = FCN(in_channels, channels, level=None, num_convs=1, kernel_size=1, concat_input=False)
+    else:
+        channels = AUXILIARY_CHANNELS
+        body = FCN(in_channels, channels, level=AUXILIARY_LEVEL, num_convs=1, concat_input=False)
+    classifier = PlainClassifier(channels, num_classes, dropout)
+    initialise_classifier(classifier)
+    return AuxiliaryHead(body, classifier)
+
+
+def initialise_classifier(classifier: ContextAwareClassifier | PlainClassifier) -> None:
+    """Small normal weights and no bias, as the reference: the first logits are close to 0."""
+    nn.init.normal_(classifier.weight, std=0.01)
+    if classifier.bias is not None:
+        nn.init.zeros_(classifier.bias)
+
+
+def _one_each(name: str, values: Sequence[float] | None, count: int, what: str) -> list[float] | None:
+    if values is None:
+        return None
+    if len(values) != count:
+        raise ValueError(f"{name} must have one number for each of the {count} {what}; got {len(values)}.")
+    return [float(value) for value in values]

@@ -1,0 +1,177 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cacseg.models import create_model
+from cacseg.models.model import SegmentationModel
+
+
+def draw(size=(128, 128), n=6, b=2):
+    labels = torch.randint(0, n, (b, *size))
+    labels[:, :5] = 255
+    return torch.randn(b, 3, *size), labels
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    return create_model("fcn_mobilenetv2", num_classes=6)
+
+
+@pytest.mark.parametrize("name", ["fcn_mobilenetv2", "deeplabv3plus_mobilenetv2", "ocrnet_hrnet_w18"])
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+def test_every_parameter_gets_a_gradient(name, classifier):
+    torch.manual_seed(0)
+    model = create_model(name, num_classes=6, classifier=classifier)
+    images, labels = draw()
+    losses = model.loss(images, labels)
+    terms = ["plain", "context", "oracle", "distillation"] if classifier == "context" else ["plain"]
+    assert list(losses) == [*terms, "auxiliary", "total"]
+    torch.testing.assert_close(losses["total"], sum(losses[term] for term in terms) + 0.4 * losses["auxiliary"])
+    losses["total"].backward()
+    assert not [key for key, parameter in model.named_parameters() if parameter.grad is None]
+    assert not [key for key, parameter in model.named_parameters() if not parameter.grad.isfinite().all()]
+
+
+@pytest.mark.parametrize("name", ["deeplabv3plus", "upernet"])
+@pytest.mark.parametrize("backbone", ["resnet18", "convnext_atto", "swin_tiny_patch4_window7_224"])
+def test_other_backbones_train_too(name, backbone):
+    model = create_model(name, num_classes=6, backbone=backbone)
+    images, labels = draw((64, 70))
+    model.loss(images, labels)["total"].backward()
+    assert not [key for key, parameter in model.named_parameters() if parameter.grad is None]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fcn_mobilenetv2", "deeplabv3plus_mobilenetv2", "ocrnet_hrnet_w18", "upernet_resnet50", "upernet_swin_tiny"],
+)
+@torch.no_grad()
+def test_images_of_any_size(name):
+    model = create_model(name, num_classes=6).eval()
+    for size in ((33, 47), (64, 32)):
+        images, labels = draw(size, b=1)
+        assert model.features(images).shape[1] == 512
+        assert model(images).shape == (1, 6, *size)
+        assert all(value.isfinite() for value in model.loss(images, labels).values())
+
+
+@torch.no_grad()
+def test_the_three_kinds_of_logits_share_the_features(small):
+    model = small.eval()
+    images, labels = draw((40, 56))
+    features = model.features(images)
+
+    def upsample(logits):
+        return F.interpolate(logits, size=(40, 56), mode="bilinear", align_corners=False)
+
+    torch.testing.assert_close(model(images), upsample(model.classifier(features)))
+    plain = F.conv2d(features, model.classifier.weight, model.classifier.bias)
+    torch.testing.assert_close(model.plain(images), upsample(plain))
+    torch.testing.assert_close(model.oracle(images, labels), upsample(model.classifier.oracle_logits(features, labels)))
+
+
+@torch.no_grad()
+def test_a_plain_model_is_the_convolution():
+    model = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain").eval()
+    images, labels = draw((40, 56))
+    torch.testing.assert_close(model(images), model.plain(images))
+    truth = F.cross_entropy(model(images), labels, ignore_index=255)
+    torch.testing.assert_close(model.loss(images, labels)["plain"], truth)
+    with pytest.raises(ValueError, match=r"no oracle logits\. Create the model with classifier='context'"):
+        model.oracle(images, labels)
+
+
+def test_dropout_touches_the_plain_logits_alone():
+    model = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain", dropout=0.5)
+    features = torch.randn(1, 512, 3, 4)
+    torch.manual_seed(0)
+    ours = model.classifier(features)
+    torch.manual_seed(0)
+    dropped = F.dropout2d(features, 0.5)
+    torch.testing.assert_close(ours, F.conv2d(dropped, model.classifier.weight, model.classifier.bias))
+
+
+@torch.no_grad()
+def test_class_weights_and_smoothing_reach_every_cross_entropy(small):
+    options = {"class_weights": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "label_smoothing": 0.1}
+    model = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain", **options).eval()
+    images, labels = draw((40, 56))
+    weight = torch.tensor(options["class_weights"])
+    truth = F.cross_entropy(model(images), labels, weight, ignore_index=255, label_smoothing=0.1)
+    torch.testing.assert_close(model.loss(images, labels)["plain"], truth)
+    criterion = create_model("fcn_mobilenetv2", num_classes=6, **options).criterion
+    assert (criterion.class_weights.tolist(), criterion.label_smoothing) == tuple(options.values())
+
+
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+def test_a_batch_without_labels_has_a_zero_loss(classifier):
+    model = create_model("fcn_mobilenetv2", num_classes=6, classifier=classifier)
+    images, labels = draw((32, 32))
+    losses = model.loss(images, labels.fill_(255))
+    assert all(value == 0.0 for value in losses.values())
+    losses["total"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_without_the_auxiliary_head():
+    model = create_model("fcn_mobilenetv2", num_classes=6, auxiliary=False)
+    losses = model.loss(*draw((64, 64)))
+    assert "auxiliary" not in losses
+    losses["total"].backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_auxiliary_head_is_left_out_of_inference(small):
+    hook = small.auxiliary.register_forward_hook(lambda *_: pytest.fail("it ran"))
+    small.eval()(draw((32, 32))[0])
+    hook.remove()
+
+
+def test_what_a_model_knows_of_its_data(small):
+    assert small.class_names is None
+    assert small.palette is None
+    assert small.num_classes == 6
+    assert (small.mean, small.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize(
+    ("images", "error", "words"),
+    [
+        ([1, 2], TypeError, "images must be a torch.Tensor; got list"),
+        (
+            torch.zeros(1, 3, 64, 64, dtype=torch.uint8),
+            TypeError,
+            "normalised with model.mean and model.std; got torch.uint8",
+        ),
+        (torch.zeros(3, 64, 64), ValueError, r"must be \[b, 3, H, W\]; got shape \(3, 64, 64\). Add the batch dim"),
+        (torch.zeros(1, 4, 64, 64), ValueError, r"must be \[b, 3, H, W\]; got shape \(1, 4, 64, 64\)"),
+        (torch.zeros(0, 3, 64, 64), ValueError, "at least 1 image"),
+        (
+            torch.zeros(1, 3, 64, 7),
+            ValueError,
+            r"8 x 8 pixels, the largest stride of mobilenetv2_100; got shape \(1, 3, 64, 7\)",
+        ),
+    ],
+)
+def test_wrong_images_are_named(small, images, error, words):
+    with pytest.raises(error, match=words):
+        small(images)
+
+
+def test_wrong_labels_are_named(small):
+    plain = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain")
+    images, labels = draw((32, 32))
+    for model in (small, plain):
+        with pytest.raises(TypeError, match="labels must be integers"):
+            model.loss(images, labels.float())
+        with pytest.raises(ValueError, match=r"labels must be in \[0, 6\)"):
+            model.loss(images, labels.clamp(max=5) + 1)
+
+
+def test_parts_that_do_not_fit_are_refused(small):
+    ocrnet = create_model("ocrnet_hrnet_w18", num_classes=6)
+    with pytest.raises(ValueError, match="OCRNet's first stage"):
+        SegmentationModel(ocrnet.backbone, ocrnet.head, ocrnet.classifier, mean=[0.5], std=[0.5])
+    with pytest.raises(ValueError, match="needs a criterion"):
+        SegmentationModel(small.backbone, small.head, small.classifier, mean=[0.5], std=[0.5])

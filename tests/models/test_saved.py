@@ -1,0 +1,94 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import cacseg
+from cacseg.models import create_model
+from cacseg.models.files import read_tensors
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    model = create_model("fcn", 4, backbone="resnet18", mean=[0.1, 0.2, 0.3], classifier_arguments={"scale": 9.0})
+    model.class_names = ["sky", "road", "tree", "car"]
+    model.palette = [[0, 0, 255], [128, 128, 128], [0, 255, 0], [255, 0, 0]]
+    return model.eval()
+
+
+def test_a_file_needs_no_other_knowledge(model, tmp_path):
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    again = cacseg.load(path)
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        assert torch.equal(again(images), model(images))
+    assert not again.training
+    assert again.arguments == model.arguments
+    assert (again.class_names, again.palette, again.mean) == (model.class_names, model.palette, (0.1, 0.2, 0.3))
+    assert again.classifier.scale == 9.0
+    metadata = read_tensors(path).metadata
+    assert metadata["cacseg_version"] == cacseg.__version__
+    assert metadata["model"] == "fcn"
+    assert json.loads(metadata["mean"]) == [0.1, 0.2, 0.3]
+    with pytest.raises(FileExistsError, match="exists already"):
+        model.save(path)
+    model.save(path, overwrite=True)
+
+
+def test_a_training_step_round_trip(tmp_path):
+    """Class weights and loss arguments are part of the model: the loss is the same after loading."""
+    torch.manual_seed(0)
+    model = create_model(
+        "fcn", 3, backbone="resnet18", class_weights=[1.0, 2.0, 0.5], loss_arguments={"kl_weight": 0.3}, dropout=0.0
+    ).eval()
+    model.save(tmp_path / "m.safetensors")
+    again = cacseg.load(tmp_path / "m.safetensors")
+    images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
+    for name, value in model.loss(images, labels).items():
+        torch.testing.assert_close(again.loss(images, labels)[name], value)
+
+
+def test_files_that_are_no_model_are_refused(model, tmp_path):
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    tensors, metadata = load_file(path), read_tensors(path).metadata
+
+    def write(name, tensors, metadata):
+        save_file(tensors, tmp_path / name, metadata=metadata)
+        return tmp_path / name
+
+    with pytest.raises(ValueError, match=r"not a model saved by model.save.*no description.*import-weights"):
+        cacseg.load(write("bare.safetensors", tensors, None))
+    torch.save(tensors, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=r"not a model saved by model.save"):
+        cacseg.load(tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="has the format 'cacseg model 9'"):
+        cacseg.load(write("new.safetensors", tensors, {**metadata, "format": "cacseg model 9"}))
+    with pytest.raises(ValueError, match="damaged description of its model"):
+        cacseg.load(write("json.safetensors", tensors, {**metadata, "arguments": "{"}))
+    for argument in ("backbone_weights", "pretrained", "no_such"):
+        arguments = json.dumps({**model.arguments, argument: "/etc/passwd"})
+        with pytest.raises(ValueError, match=rf"arguments that this version .* does not know: \['{argument}'\]"):
+            cacseg.load(write("arguments.safetensors", tensors, {**metadata, "arguments": arguments}))
+    arguments = json.dumps({**model.arguments, "num_classes": 1})
+    with pytest.raises(ValueError, match="describes a model that cannot be built: num_classes must be at least 2"):
+        cacseg.load(write("one.safetensors", tensors, {**metadata, "arguments": arguments}))
+    arguments = json.dumps({**model.arguments, "num_classes": 5})
+    with pytest.raises(ValueError, match="does not fit the model it describes"):
+        cacseg.load(write("five.safetensors", tensors, {**metadata, "arguments": arguments}))
+    fewer = {name: value for name, value in tensors.items() if name != "classifier.weight"}
+    with pytest.raises(ValueError, match=r"1 tensors are missing \['classifier.weight'\]"):
+        cacseg.load(write("fewer.safetensors", fewer, metadata))
+
+
+def test_a_model_put_together_by_hand_is_not_saved(model, tmp_path):
+    import copy
+
+    other = copy.deepcopy(model)
+    other.arguments = {}
+    with pytest.raises(ValueError, match=r"only a model of cacseg.create_model can be saved"):
+        other.save(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []

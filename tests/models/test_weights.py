@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cacseg.models import create_model
+from cacseg.models.backbones import make_backbone
+from cacseg.models.files import TensorFile
+from cacseg.models.weights import load_backbone_weights
+
+SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100_imagenet.safetensors"
+
+
+def draw(backbone, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.rand(value.shape, generator=generator).to(value.dtype)
+        for name, value in backbone.net.state_dict().items()
+    }
+
+
+def test_a_files_weights_reach_the_model_with_what_belongs_to_them(tmp_path):
+    path = tmp_path / "backbone.safetensors"
+    weights = draw(make_backbone("mobilenetv2_100", output_stride=8))
+    save_file(weights, path, metadata={"padding": "same", "mean": "[0.5, 0.5, 0.5]", "std": "[0.4, 0.5, 0.5]"})
+    model = create_model("fcn_mobilenetv2", num_classes=3, backbone_weights=path)
+    assert all(torch.equal(value, weights[name]) for name, value in model.backbone.net.state_dict().items())
+    assert model.mean == (0.5, 0.5, 0.5)
+    assert model.std == (0.4, 0.5, 0.5)
+    assert model.arguments["padding"] == "same"
+    other = create_model("fcn_mobilenetv2", num_classes=3, backbone_weights=path, padding="", mean=[0, 0, 0])
+    assert other.mean == (0.0, 0.0, 0.0)
+    assert other.arguments["padding"] == ""
+    again = create_model(**model.arguments)  # no weights, the same description
+    assert (again.mean, again.std, again.arguments) == (model.mean, model.std, model.arguments)
+
+
+def test_timms_flattened_names_are_one_with_its_plain_ones():
+    """A file of the whole image classifier, as timm saves it: stages.0, and a head that has no place here."""
+    import timm
+
+    classifier = timm.create_model("convnext_atto", num_classes=7)
+    backbone = make_backbone("convnext_atto")
+    with pytest.warns(UserWarning, match=r"4 tensors have no place in convnext_atto.*head.norm.weight"):
+        report = load_backbone_weights(backbone, TensorFile(classifier.state_dict(), {}), "atto.pth")
+    assert len(report.loaded) == len(backbone.net.state_dict())
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(backbone.eval()(images)[-1], classifier.eval().forward_features(images))
+
+
+def test_swin_keeps_its_output_normalisations():
+    import timm
+
+    classifier = timm.create_model("swin_tiny_patch4_window7_224", num_classes=7)
+    backbone = make_backbone("swin_tiny_patch4_window7_224")
+    with pytest.warns(UserWarning, match=r"no place in swin_tiny.*norm.weight, norm.bias, head.fc"):
+        report = load_backbone_weights(backbone, TensorFile(classifier.state_dict(), {}))
+    assert len(report.fresh) == 8
+    assert {name.split(".")[0] for name in report.fresh} == {"norms"}
+    table = backbone.net.layers[2].blocks[1].attn.relative_position_bias_table
+    assert torch.equal(table, classifier.layers[2].blocks[1].attn.relative_position_bias_table)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_loaded():
+    backbone = make_backbone("resnet18")
+    before = {name: value.clone() for name, value in backbone.net.state_dict().items()}
+    weights = draw(backbone)
+    del weights["conv1.weight"]
+    weights["layer1.0.conv1.weight"] = torch.zeros(64, 64, 1, 1)
+    message = (
+        r"w.pth does not fit resnet18; nothing was loaded. 1 of \d+ tensors are not in the file: conv1.weight. 1 have "
+        r"another shape: layer1.0.conv1.weight \(64, 64, 1, 1\) for \(64, 64, 3, 3\)"
+    )
+    with pytest.raises(ValueError, match=message):
+        load_backbone_weights(backbone, TensorFile(weights, {}), "w.pth")
+    assert all(torch.equal(value, before[name]) for name, value in backbone.net.state_dict().items())
+
+
+@pytest.mark.skipif(not SHARED.is_file(), reason="needs the MobileNetV2 weights that are not in the repository")
+def test_the_given_mobilenetv2_weights():
+    """ImageNet weights with TensorFlow's padding: every key is used, and the features are those of timm's own model."""
+    import timm
+    from safetensors.torch import load_file
+
+    half = [0.5, 0.5, 0.5]
+    model = create_model("fcn_mobilenetv2", 21, backbone_weights=SHARED, padding="same", mean=half, std=half)
+    reference = timm.create_model("mobilenetv2_100", features_only=True, pad_type="same")
+    reference.load_state_dict(load_file(SHARED), strict=True)
+    images = torch.rand(1, 3, 96, 128)
+    with torch.no_grad():
+        ours, theirs = model.eval().backbone(images), reference.eval()(images)[1:]
+        torch.testing.assert_close(ours[0], theirs[0])
+        torch.testing.assert_close(ours[1], theirs[1])
+        assert model.eval()(images).shape == (1, 21, 96, 128)

@@ -1,0 +1,124 @@
+import json
+
+import pytest
+import torch
+
+from cacseg.models import MODELS, create_model
+
+
+def count(module):
+    return 0 if module is None else sum(parameter.numel() for parameter in module.parameters())
+
+
+def create_on_meta(*arguments, **named):
+    with torch.device("meta"):
+        return create_model(*arguments, **named)
+
+
+# Millions of parameters in the paper's main table, plain and context-aware, with 150 classes; then those of the
+# reference's backbone, decode head (classifier, and OCRNet's first stage, included) and auxiliary head.
+TABLE = {
+    "fcn_mobilenetv2": ("9.82", "10.61", 1_811_712, 7_747_734, 260_246),
+    "deeplabv3plus_mobilenetv2": ("15.35", "16.13", 1_811_712, 13_273_286, 260_246),
+    "ocrnet_hrnet_w18": ("12.18", "12.97", 9_562_260, 2_620_480, 0),
+    "upernet_resnet50": ("66.52", "67.30", 23_527_264, 40_590_486, 2_398_358),
+    "deeplabv3plus_resnet50": ("43.69", "44.48", 23_527_264, 17_765_126, 2_398_358),
+    "ocrnet_hrnet_w48": ("70.53", "71.32", 65_325_120, 5_207_980, 0),
+    "upernet_resnet101": ("85.51", "86.30", 42_519_392, 40_590_486, 2_398_358),
+    "deeplabv3plus_resnet101": ("62.68", "63.47", 42_519_392, 17_765_126, 2_398_358),
+    "upernet_swin_tiny": ("59.94", "60.73", 27_520_698, 31_497_366, 923_798),
+    "upernet_swin_base": ("121.42", "122.20", 86_880_376, 33_315_990, 1_218_710),
+    "upernet_swin_large": ("233.96", "234.75", 195_201_204, 36_953_238, 1_808_534),
+}
+PROJECTORS = 2 * (1024 * 256 + 256 * 512 + 512)
+
+
+def test_the_names_are_those_of_the_papers_main_table():
+    assert list(MODELS) == list(TABLE)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("classifier", ["plain", "context"])
+def test_parameters_are_those_of_the_papers_table(name, classifier):
+    plain, context, backbone, head, auxiliary = TABLE[name]
+    model = create_on_meta(name, 150, classifier)
+    assert f"{count(model) / 1e6:.2f}" == (context if classifier == "context" else plain)
+    assert count(model.backbone) == backbone
+    extra = PROJECTORS if classifier == "context" else 0
+    first_stage = count(model.auxiliary) if name.startswith("ocrnet") else 0
+    assert count(model.head) + count(model.classifier) + first_stage == head + extra
+    assert count(model.auxiliary) - first_stage == auxiliary
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_arguments_build_the_same_model_again(name):
+    model = create_on_meta(name, num_classes=19, preset="paper", classifier_arguments={"scale": 10.0})
+    again = create_on_meta(**json.loads(json.dumps(model.arguments)))
+    shapes = {key: value.shape for key, value in model.state_dict().items()}
+    assert shapes == {key: value.shape for key, value in again.state_dict().items()}
+    assert (again.arguments, again.mean, again.std) == (model.arguments, model.mean, model.std)
+    assert again.classifier.scale == 10.0
+    assert again.classifier.oracle_scope == again.criterion.distillation_scope == "image"
+
+
+def test_arguments_are_kept_filled_in():
+    arguments = create_on_meta("upernet_swin_tiny", class_weights=torch.ones(150).tolist()).arguments
+    assert (arguments["drop_path"], arguments["dropout"], arguments["output_stride"]) == (0.3, 0.1, 32)
+    assert arguments["mean"] == [0.485, 0.456, 0.406]
+    assert not {"pretrained", "backbone_weights"} & set(arguments)
+
+
+def test_any_head_stands_on_any_backbone():
+    model = create_on_meta("upernet", 7, backbone="convnext_atto", in_channels=4).eval()
+    assert model(torch.zeros(1, 4, 64, 64, device="meta")).shape == (1, 7, 64, 64)
+    assert model.mean == (pytest.approx(0.449),) * 4
+    dilated = create_on_meta("fcn", 7, "plain", backbone="resnet18", output_stride=8, auxiliary=False)
+    assert dilated.features(torch.zeros(1, 3, 64, 64, device="meta")).shape == (1, 512, 8, 8)
+    assert dilated.auxiliary is None
+
+
+def test_weights_of_tensorflow_have_their_padding_and_normalisation():
+    model = create_on_meta("fcn_mobilenetv2", padding="same", mean=[0.5] * 3, std=[0.5] * 3)
+    assert model.mean == model.std == (0.5, 0.5, 0.5)
+    assert model(torch.zeros(1, 3, 33, 47, device="meta")).shape == (1, 150, 33, 47)
+    assert type(model.backbone.net.conv_stem).__name__ == "Conv2dSame"
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout"), [("fcn_mobilenetv2", 0.1), ("upernet_resnet50", 0.1), ("ocrnet_hrnet_w18", 0.0)]
+)
+def test_dropout_is_the_heads_own(name, dropout):
+    for classifier in ("context", "plain"):
+        model = create_on_meta(name, classifier=classifier)
+        assert model.classifier.dropout == model.auxiliary.classifier.dropout == dropout
+
+
+def test_classifiers_start_small():
+    torch.manual_seed(0)
+    model = create_model("fcn_mobilenetv2", num_classes=50)
+    for classifier in (model.classifier, model.auxiliary.classifier):
+        assert float(classifier.weight.detach().std()) == pytest.approx(0.01, rel=0.05)
+        assert not classifier.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"name": "upernet_swin_tny"}, "got 'upernet_swin_tny'. Did you mean 'upernet_swin_tiny'"),
+        ({"name": "zzz"}, "name must be a model or a head; got 'zzz'. There are fcn_mobilenetv2"),
+        ({"name": "upernet"}, "the head 'upernet' needs a backbone; got none"),
+        ({"name": "upernet_resnet50", "backbone": "resnet18"}, r"create_model\('upernet', backbone='resnet18'\)"),
+        ({"name": "upernet", "backbone": "resnt18"}, "Did you mean 'resnet18"),
+        ({"name": "ocrnet_hrnet_w18", "auxiliary": False}, "first stage is its auxiliary head"),
+        ({"name": "fcn", "backbone": "hrnet_w18"}, "HRNet needs a head that reads its four maps"),
+        ({"name": "fcn_mobilenetv2", "classifier": "fixed"}, "classifier must be one of 'context', 'plain'"),
+        ({"name": "fcn_mobilenetv2", "classifier": "plain", "loss_arguments": {"kl_weight": 0.1}}, "belong to"),
+        ({"name": "fcn_mobilenetv2", "padding": "valid"}, "padding must be one of '', 'same'; got 'valid'"),
+        ({"name": "fcn_mobilenetv2", "mean": [0.5]}, "mean must have one number for each of the 3 channels"),
+        ({"name": "fcn_mobilenetv2", "class_weights": [1.0]}, "each of the 150 classes; got 1"),
+        ({"name": "fcn_mobilenetv2", "num_classes": 1}, "num_classes must be at least 2"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        create_on_meta(**arguments)

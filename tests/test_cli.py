@@ -1,0 +1,127 @@
+"""The commands as a user runs them, in a process of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import cacseg
+from cacseg.models import create_model
+
+
+def run(*arguments, folder=None):
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "cacseg.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def test_help_and_version():
+    assert run("--version").stdout.strip() == cacseg.__version__
+    text = run("--help").stdout
+    assert "models" in text
+    assert "import-weights" in text
+
+
+def test_models_as_a_table_and_as_json():
+    table = run("models", "fcn_mobilenetv2", "--size", 64).stdout
+    for figure in ("fcn_mobilenetv2", "9.82", "10.61"):
+        assert figure in table
+    found = json.loads(run("models", "fcn_mobilenetv2", "--num-classes", 19, "--size", 64, "--json").stdout)
+    assert found["num_classes"] == 19
+    assert found["models"][0]["context"]["parameters"] > found["models"][0]["plain"]["parameters"]
+    wrong = run("models", "vgg")
+    assert wrong.returncode == 2
+    assert "no model's name contains 'vgg'" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def reference_checkpoint(model):
+    """Our model's weights under the names of the authors' code, by hand: the inverse of what is tested."""
+    from cacseg.models.released import convert_state_dict
+
+    names = {"classifier.weight": "decode_head.conv_seg.weight", "classifier.bias": "decode_head.conv_seg.bias"}
+    for ours, theirs in (("context_projector", "proj"), ("oracle_projector", "apd_proj")):
+        for leaf in ("0.weight", "2.weight", "2.bias"):
+            names[f"classifier.{ours}.{leaf}"] = f"decode_head.{theirs}.{leaf}"
+    state = {}
+    for name, value in model.state_dict().items():
+        theirs = names.get(name)
+        if theirs is None and name.startswith("auxiliary.classifier."):
+            theirs = name.replace("auxiliary.classifier.", "auxiliary_head.conv_seg.")
+        elif theirs is None and name.startswith("auxiliary.head."):
+            theirs = name.replace("auxiliary.head.", "auxiliary_head.").replace(".norm.", ".bn.")
+        elif theirs is None and name.startswith("head."):
+            theirs = name.replace("head.fuse.", "decode_head.conv_cat.").replace("head.convs.", "decode_head.convs.")
+            theirs = theirs.replace(".norm.", ".bn.")
+        elif theirs is None:
+            theirs = mobilenet_name(name.removeprefix("backbone.net."))
+        state[theirs] = value
+    assert convert_state_dict(state, "fcn_mobilenetv2").missing == []
+    return state
+
+
+def mobilenet_name(name):
+    stem = {"conv_stem": "conv1.conv", "bn1": "conv1.bn"}
+    part, rest = name.split(".", 1)
+    if part in stem:
+        return f"backbone.{stem[part]}.{rest}"
+    _, stage, block, layer, leaf = name.split(".", 4)
+    order = {"conv_dw": 0, "conv_pw": 1} if stage == "0" else {"conv_pw": 0, "conv_dw": 1, "conv_pwl": 2}
+    position, kind = (order[layer], "conv") if layer in order else (int(layer[2]) - 1, "bn")
+    return f"backbone.layer{int(stage) + 1}.{block}.conv.{position}.{kind}.{leaf}"
+
+
+def test_import_weights(tmp_path):
+    torch.manual_seed(0)
+    model = create_model("fcn_mobilenetv2", 5).eval()
+    meta = {"CLASSES": ("a", "b", "c", "d", "e"), "PALETTE": [[i, i, i] for i in range(5)]}
+    torch.save({"meta": meta, "state_dict": reference_checkpoint(model)}, tmp_path / "iter_160000.pth")
+    done = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "5 classes, context classifier: 340 tensors used, 0 not used" in done.stdout
+    imported = cacseg.load(tmp_path / "iter_160000.safetensors")
+    assert imported.class_names == ["a", "b", "c", "d", "e"]
+    assert imported.palette[4] == [4, 4, 4]
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        assert torch.equal(imported(images), model(images))
+    again = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", folder=tmp_path)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert (
+        run(
+            "import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", "--overwrite", folder=tmp_path
+        ).returncode
+        == 0
+    )
+
+
+@pytest.mark.parametrize("wrong", ["model", "name", "file", "hostile"])
+def test_import_weights_refuses(tmp_path, wrong):
+    """One line on stderr, exit code 2, no traceback, nothing written, nothing run."""
+
+    class Hostile:
+        def __reduce__(self):
+            return os.system, (f"touch {tmp_path}/ran",)
+
+    state = {"decode_head.conv_seg.weight": torch.zeros(5, 512, 1, 1)}
+    if wrong == "hostile":
+        state["x"] = Hostile()
+    torch.save(state, tmp_path / "a.pth")
+    if wrong == "file":
+        (tmp_path / "a.pth").write_bytes(b"PK\x03\x04 cut short")
+    name = "upernet_swin_tinny" if wrong == "name" else "upernet_swin_tiny"
+    done = run("import-weights", "a.pth", "--model", name, folder=tmp_path)
+    expected = {
+        "model": "does not hold a whole upernet_swin_tiny",
+        "name": "upernet_swin_tinny",
+        "file": "is damaged",
+        "hostile": "could run code",
+    }[wrong]
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
