@@ -1,3 +1,4 @@
+# make demo   a first look: train a small network with both classifiers on generated scenes
 # make test   a virtual environment with pinned packages, then lint, types, layers and tests
 # Every target sets up what it needs; nothing has to be installed before but Python >= 3.10 and make.
 
@@ -7,7 +8,7 @@ BIN := $(VENV)/bin
 # torch is resolved together with what depends on it, from the same pinned list.
 SETUP := $(VENV)/.installed
 
-.PHONY: help test lint types layers tests gpu bench format clean
+.PHONY: help demo test lint types layers tests gpu bench format clean
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -16,6 +17,9 @@ $(SETUP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
 	touch $@
+
+demo: $(SETUP)  ## the same small network with both classifiers, on generated scenes
+	$(BIN)/python examples/quickstart.py
 
 test: lint types layers tests  ## everything CI runs
 

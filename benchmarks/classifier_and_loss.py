@@ -83,7 +83,7 @@ def our_step(
     return loss(outputs, labels)["total"]
 
 
-def measure(step: Callable[[], Tensor], features: Tensor, device: torch.device) -> tuple[float, float]:
+def measure(step: Callable[[], Tensor], features: Tensor, device: torch.device) -> tuple[float, float | None]:
     """Milliseconds of one forward and backward, and on a GPU the MiB it needs at most beside its inputs."""
     features.grad = None
     on_gpu = device.type == "cuda"
@@ -96,7 +96,7 @@ def measure(step: Callable[[], Tensor], features: Tensor, device: torch.device) 
     if on_gpu:
         torch.cuda.synchronize()
     time_ms = (time.perf_counter() - start) * 1e3
-    return time_ms, (torch.cuda.max_memory_allocated() - before) / 2**20 if on_gpu else float("nan")
+    return time_ms, (torch.cuda.max_memory_allocated() - before) / 2**20 if on_gpu else None
 
 
 def main() -> None:
@@ -141,25 +141,24 @@ def main() -> None:
 
     if "looped" in steps and dtype == torch.float32:
         torch.testing.assert_close(run("looped"), run("released"), rtol=1e-4, atol=1e-4)  # the same computation
-    figures: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
+    figures: dict[str, list[tuple[float, float | None]]] = {name: [] for name in steps}
     for _ in range(arguments.rounds + 1):
         for name, seen in figures.items():
             seen.append(measure(lambda name=name: run(name), features, device))  # type: ignore[misc]
-    rows = {
-        name: {
-            "time_ms": statistics.median(time_ms for time_ms, _ in seen[1:]),
-            "memory_mib": max(memory for _, memory in seen[1:]),
-        }
-        for name, seen in figures.items()
-    }
-    base = rows["plain"]
+    rows: dict[str, dict[str, float | None]] = {}
+    for name, seen in figures.items():
+        memory = [mib for _, mib in seen[1:] if mib is not None]
+        median_ms = statistics.median(time_ms for time_ms, _ in seen[1:])
+        rows[name] = {"time_ms": median_ms, "memory_mib": max(memory) if memory else None}
     print(f"{device} {arguments.dtype}, torch {torch.__version__}, {torch.get_num_threads()} threads: ", end="")
     print(f"b={arguments.batch} n={n} d={d} features {arguments.size}x{arguments.size} labels {full}x{full}")
     print(f"{'':20}{'ms':>10}{'x plain':>10}{'MiB':>10}{'x plain':>10}")
     for name, row in rows.items():
-        time_ms, memory = row["time_ms"], row["memory_mib"]
-        print(f"{name:20}{time_ms:10.1f}{time_ms / base['time_ms']:10.2f}", end="")
-        print(f"{memory:10.0f}{memory / base['memory_mib']:10.2f}" if device.type == "cuda" else "")
+        cells = [f"{name:20}"]
+        for key in ("time_ms", "memory_mib"):
+            value, base = row[key], rows["plain"][key]
+            cells.append(f"{value:10.1f}{value / base:10.2f}" if value is not None and base is not None else "")
+        print("".join(cells))
     if arguments.json:
         with open(arguments.json, "w") as file:
             json.dump({"arguments": vars(arguments), "torch": torch.__version__, "rows": rows}, file, indent=2)

@@ -1,0 +1,93 @@
+"""What README and docs state is true: snippets run, tables are what the code and the recorded benchmarks say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cacseg.models import MODELS
+from cacseg.models.summary import summarise
+from cacseg.presets import PRESETS
+from cacseg.variants import VARIANTS
+
+ROOT = Path(__file__).parent.parent
+
+
+def between(text, name):
+    found = re.search(rf"<!-- {name}:.*?-->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
+    assert found, f"no part named {name}"
+    return found[1].strip().splitlines()
+
+
+def model_row(name):
+    plain, context = summarise(name, 150, "plain"), summarise(name, 150, "context")
+    millions = [plain.parameters, context.parameters, context.deployed_parameters]
+    cells = [f"{count / 1e6:.2f}" for count in millions] + [f"{one.flops / 1e9:.1f}" for one in (plain, context)]
+    return f"| `{name}` | " + " | ".join(cells) + " |"
+
+
+def cost_rows():
+    """One row for each entry of the benchmark, one column for each recorded run."""
+    runs = [
+        json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
+        for name in ("cpu_float32", "h200_float32", "h200_bfloat16")
+    ]
+    titles = {
+        "plain": "plain",
+        "released": "`released`",
+        "paper": "`paper`",
+        "looped": "`released`, looped over classes",
+    }
+    for key, title in titles.items():
+        cells = []
+        for rows in runs:
+            row, base = rows[key], rows["plain"]
+            cell = f"{row['time_ms'] / base['time_ms']:.2f}x"
+            if row["memory_mib"] is not None:
+                cell += f" time, {row['memory_mib'] / base['memory_mib']:.2f}x memory"
+            if key == "plain":
+                cell = f"{row['time_ms']:.0f} ms" if row["time_ms"] > 100 else f"{row['time_ms']:.1f} ms"
+                if row["memory_mib"] is not None:
+                    cell += f", {row['memory_mib']:.0f} MiB"
+            cells.append(cell)
+        yield f"| {title} | " + " | ".join(cells) + " |"
+
+
+def test_the_costs_in_the_readme_are_the_recorded_ones():
+    assert between((ROOT / "README.md").read_text(), "costs")[2:] == list(cost_rows())
+
+
+def test_the_snippets_of_the_readme_run():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    runnable = [block for block in blocks if block.startswith("import")]
+    assert runnable
+    for block in runnable:
+        names = {}
+        exec(block, names)
+        assert names["logits"].shape == names["plain"].shape == names["oracle"].shape == (2, 19, 128, 128)
+        assert set(names["losses"]) == {"plain", "context", "oracle", "distillation", "auxiliary", "total"}
+
+
+def test_the_commands_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert f"\n{target}:" in makefile
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_models_in_the_docs_have_the_counted_costs(name):
+    assert model_row(name) in between((ROOT / "docs" / "models.md").read_text(), "models")
+
+
+def test_the_presets_in_the_docs_are_complete():
+    text = (ROOT / "docs" / "method.md").read_text()
+    for argument in PRESETS["paper"]._fields:
+        assert f"| `{argument}` |" in text
+
+
+def test_the_variants_in_the_docs_exist():
+    text = (ROOT / "docs" / "method.md").read_text()
+    named = re.findall(r"`((?:loss|kl|cosine|design)_[a-z0-9#]+)`", text)
+    assert len(named) > 10
+    assert set(named) <= set(VARIANTS)
