@@ -5,7 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# torch is resolved together with what depends on it, from the same pinned list.
+# torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
 .PHONY: help demo test lint types layers tests gpu bench format clean
@@ -15,7 +15,7 @@ help:  ## this list
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "cacseg needs Python >= 3.10; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch -e '.[dev]'
 	touch $@
 
 demo: $(SETUP)  ## the same small network with both classifiers, on generated scenes

@@ -5,16 +5,20 @@
 
 Rows: `plain`, the usual F.cross_entropy(F.interpolate(conv(features))); `looped`, the released method written with a
 loop over the classes and full-resolution logits, as its authors' code does; and this package with both presets.
-Rounds are interleaved, so that a busy moment of the machine falls on every row; medians are compared.
+Rounds are interleaved, so that a busy moment of the machine falls on every row: a ratio is the median of the ratios
+within each round, with the smallest and the largest beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import statistics
 import time
 from collections.abc import Callable
+from datetime import date
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -147,21 +151,28 @@ def main() -> None:
             seen.append(measure(lambda name=name: run(name), features, device))  # type: ignore[misc]
     rows: dict[str, dict[str, float | None]] = {}
     for name, seen in figures.items():
+        ratios = [ours / plain for (ours, _), (plain, _) in zip(seen[1:], figures["plain"][1:], strict=True)]
         memory = [mib for _, mib in seen[1:] if mib is not None]
-        median_ms = statistics.median(time_ms for time_ms, _ in seen[1:])
-        rows[name] = {"time_ms": median_ms, "memory_mib": max(memory) if memory else None}
+        rows[name] = {
+            "time_ms": statistics.median(time_ms for time_ms, _ in seen[1:]),
+            "time_ratio": statistics.median(ratios),
+            "time_ratio_least": min(ratios),
+            "time_ratio_most": max(ratios),
+            "memory_mib": max(memory) if memory else None,
+        }
     print(f"{device} {arguments.dtype}, torch {torch.__version__}, {torch.get_num_threads()} threads: ", end="")
     print(f"b={arguments.batch} n={n} d={d} features {arguments.size}x{arguments.size} labels {full}x{full}")
-    print(f"{'':20}{'ms':>10}{'x plain':>10}{'MiB':>10}{'x plain':>10}")
+    print(f"{'':20}{'ms':>10}{'x plain':>10}{'least':>8}{'most':>8}{'MiB':>10}{'x plain':>10}")
     for name, row in rows.items():
-        cells = [f"{name:20}"]
-        for key in ("time_ms", "memory_mib"):
-            value, base = row[key], rows["plain"][key]
-            cells.append(f"{value:10.1f}{value / base:10.2f}" if value is not None and base is not None else "")
-        print("".join(cells))
+        print(f"{name:20}{row['time_ms']:10.1f}{row['time_ratio']:10.2f}", end="")
+        print(f"{row['time_ratio_least']:8.2f}{row['time_ratio_most']:8.2f}", end="")
+        memory_mib, base = row["memory_mib"], rows["plain"]["memory_mib"]
+        print(f"{memory_mib:10.0f}{memory_mib / base:10.2f}" if memory_mib is not None and base is not None else "")
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump({"arguments": vars(arguments), "torch": torch.__version__, "rows": rows}, file, indent=2)
+        facts = {name: value for name, value in vars(arguments).items() if name != "json"}
+        hardware = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+        record = {"date": f"{date.today()}", "hardware": hardware, "torch": torch.__version__, **facts, "rows": rows}
+        Path(arguments.json).write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def test_paper_vectors(case):
     torch.testing.assert_close(outputs.plain, v["in_logits"], **close)
     torch.testing.assert_close(outputs.context, v["out_p_p"], **close)
     torch.testing.assert_close(outputs.oracle, v["out_p_y"], **close)
-    assert torch.equal(outputs.labels, v["labels_lowres"])
+    assert torch.equal(torch.where(outputs.labels == -1, 255, outputs.labels), v["labels_lowres"])
     prototypes = functional.oracle_prototypes(features, labels, weight)
     torch.testing.assert_close(prototypes, v["out_C_y"], **close)
     joined = torch.cat([prototypes, weight.expand_as(prototypes)], dim=-1)
@@ -217,9 +217,9 @@ def test_from_conv_keeps_what_was_trained(kind, bias):
     ).double()
     torch.testing.assert_close(classifier.plain_logits(features), conv(features))
     loaded = cacseg.ContextAwareClassifier(D, N, bias=bias).double()
-    result = loaded.load_state_dict(conv.state_dict(), strict=False)
-    assert result.unexpected_keys == []
-    assert all("projector" in key for key in result.missing_keys)
+    projector = loaded.context_projector[0].weight.clone()
+    loaded.load_state_dict(conv.state_dict())  # strict: the projectors are not missing, they keep their values
+    assert torch.equal(loaded.context_projector[0].weight, projector)
     torch.testing.assert_close(loaded.plain_logits(features), conv(features))
     with torch.no_grad():
         conv.weight.zero_()
@@ -234,15 +234,17 @@ def test_state_dict_round_trip_and_deepcopy():
     assert torch.equal(copy.deepcopy(classifier)(features), classifier(features))
 
 
-def test_without_oracle_drops_the_training_part():
+def test_dropping_the_oracle_drops_the_training_part():
     classifier, (features, labels) = make(), draw()
     before = classifier(features)
-    slim = classifier.without_oracle()
+    slim = classifier.drop_oracle()
     assert slim is classifier
     assert not any("oracle" in key for key in slim.state_dict())
     assert torch.equal(slim(features), before)
-    with pytest.raises(ValueError, match="oracle_design='none' and has no oracle logits"):
+    with pytest.raises(ValueError, match=r"has no oracle: oracle_design='none', or drop_oracle\(\) was called"):
         slim.oracle_logits(features, labels)
+    with pytest.raises(ValueError, match=r"oracle term has weight 1.0, but the classifier has no oracle"):
+        cacseg.ContextLoss()(slim(features, labels), labels)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -300,7 +302,8 @@ def test_half_precision_stays_near_the_truth():
         (dict(num_classes=1), "num_classes must be at least 2; got 1.*background and foreground"),
         (dict(in_channels=1), "in_channels must be at least 2"),
         (dict(dropout=1.0), r"dropout must be in \[0, 1\); got 1.0"),
-        (dict(scale=0.0), "scale must be positive; got 0.0"),
+        (dict(scale=0.0), "scale must be positive and finite; got 0.0"),
+        (dict(scale=float("inf")), "scale must be positive and finite; got inf"),
         (dict(preset="papers"), "preset must be one of 'paper', 'released'; got 'papers'"),
         (dict(oracle_scope="pixel"), "oracle_scope must be one of 'image', 'batch'; got 'pixel'"),
         (dict(context_design="concat"), "context_design must be one of .*; got 'concat'"),
@@ -317,7 +320,7 @@ def test_wrong_arguments_are_refused(arguments, message):
     ("change", "error", "message"),
     [
         (lambda f, y: (f[:, :6], None), ValueError, r"8 channels in dimension 1; got shape \(2, 6, 4, 6\) with 6"),
-        (lambda f, y: (f[0, :, 0], None), ValueError, r"at least one spatial dimension; got shape \(8, 6\)"),
+        (lambda f, y: (f[0, :, 0], None), ValueError, r"one to three spatial dimensions; got shape \(8, 6\)"),
         (lambda f, y: (f[:0], None), ValueError, r"must not be empty; got shape \(0, 8, 4, 6\)"),
         (lambda f, y: (f[..., :0], None), ValueError, r"must not be empty; got shape \(2, 8, 4, 0\)"),
         (lambda f, y: (f.long(), None), TypeError, "features must be floating point; got torch.int64"),
@@ -349,12 +352,87 @@ def test_wrong_convolutions_are_refused():
         convert(nn.Conv2d(D, N, 1, bias=False), bias=True)
 
 
+def test_what_the_convolution_fixes_is_not_an_argument():
+    with pytest.raises(ValueError, match=r"the convolution fixes num_classes. Leave them out"):
+        cacseg.ContextAwareClassifier.from_conv(nn.Conv2d(D, N, 1), num_classes=7)
+    with pytest.raises(TypeError, match=r"num_classes must be an integer; got '5'"):
+        cacseg.ContextAwareClassifier(D, "5")
+
+
+def test_a_frozen_convolution_stays_frozen():
+    conv = nn.Conv2d(D, N, 1)
+    conv.weight.requires_grad_(False)
+    classifier = cacseg.ContextAwareClassifier.from_conv(conv)
+    assert not classifier.weight.requires_grad
+    assert classifier.bias.requires_grad
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_model_with_the_old_convolution_loads_whole(strict):
+    """The state dict of a model that had the convolution loads into one that has the classifier in its place."""
+    old = nn.Sequential(nn.Conv2d(3, D, 1), nn.Conv2d(D, N, 1))
+    new = nn.Sequential(nn.Conv2d(3, D, 1), cacseg.ContextAwareClassifier(D, N))
+    new.load_state_dict(old.state_dict(), strict=strict)
+    assert torch.equal(new[1].weight, old[1].weight)
+    half = {key: value for key, value in new.state_dict().items() if "oracle" not in key}
+    with pytest.raises(RuntimeError, match=r"Missing key.*oracle_projector"):
+        new.load_state_dict(half)
+
+
 def test_a_bias_where_none_exists_is_refused_not_dropped():
     without = cacseg.ContextAwareClassifier(D, N, bias=False)
     with pytest.raises(ValueError, match=r"has no bias, but the state dict holds bias of shape \(5,\)"):
         without.load_state_dict(nn.Conv2d(D, N, 1).state_dict(), strict=False)
 
 
-def test_uint8_labels_are_welcome():
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.uint16])
+def test_labels_of_any_integer_type_are_welcome(dtype):
     classifier, (features, labels) = make(), draw()
-    assert torch.equal(classifier(features, labels.to(torch.uint8)).oracle, classifier(features, labels).oracle)
+    assert torch.equal(classifier(features, labels.to(dtype)).oracle, classifier(features, labels).oracle)
+
+
+@pytest.mark.parametrize(("num_classes", "dtype"), [(128, torch.int8), (256, torch.uint8), (300, torch.uint8)])
+def test_narrow_labels_do_not_wrap_around(num_classes, dtype):
+    """The number of classes itself does not fit into the labels' type."""
+    torch.manual_seed(0)
+    classifier = cacseg.ContextAwareClassifier(D, num_classes, ignore_index=0).double()
+    features, labels = draw()[0], torch.randint(0, 128, (B, 8, 12))
+    loss = cacseg.ContextLoss(ignore_index=0)
+    wide = loss(classifier(features, labels), labels)
+    narrow = loss(classifier(features, labels.to(dtype)), labels.to(dtype))
+    for name, value in wide.items():
+        torch.testing.assert_close(narrow[name], value)
+    masks = functional.class_masks(labels.to(dtype), num_classes, ignore_index=0)
+    assert masks.sum() == (labels != 0).sum()
+
+
+@pytest.mark.parametrize("ignore_index", [2**31 - 1, 2**24 + 1, -(2**40)])
+def test_a_large_ignore_index(ignore_index):
+    classifier, (features, labels) = make(ignore_index=ignore_index), draw(full=(16, 23))
+    large = torch.where(labels == 255, ignore_index, labels)
+    truth = make()(features, labels)
+    outputs = classifier(features, large)
+    assert torch.equal(outputs.oracle, truth.oracle)
+    losses = cacseg.ContextLoss(ignore_index=ignore_index)(outputs, large)
+    torch.testing.assert_close(losses["total"], cacseg.ContextLoss()(truth, labels)["total"])
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e-3, 1.0, 1e3])
+def test_float16_gradients_survive_loss_scaling(scale):
+    """With the initial scale of a GradScaler, whatever the size of the features."""
+    features, labels = draw((16, 16), dtype=torch.float32)
+    features = (features * scale).requires_grad_()
+    classifier = make(torch.float32)
+    loss = cacseg.ContextLoss(plain_weight=0.0)  # the plain product is a convolution's, with its limits
+    with torch.autocast("cpu", dtype=torch.float16):
+        total = loss(classifier(features, labels), labels)["total"]
+    (total * 2.0**12).backward()
+    assert features.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in classifier.parameters())
+
+
+def test_pickling():
+    import pickle
+
+    classifier, (features, _) = make(), draw()
+    assert torch.equal(pickle.loads(pickle.dumps(classifier))(features), classifier(features))

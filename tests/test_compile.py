@@ -42,6 +42,28 @@ def test_training_compiles_without_a_graph_break(preset, dynamic):
         compiled(features, wrong)
 
 
+@pytest.mark.parametrize("case", ["uint8", "autocast", "packed"])
+def test_other_inputs_compile_without_a_graph_break(case):
+    torch.manual_seed(0)
+    classifier, loss = cacseg.ContextAwareClassifier(D, N), cacseg.ContextLoss()
+    features, labels = draw()
+    offsets = None
+    if case == "uint8":
+        labels = labels.to(torch.uint8)
+    if case == "packed":
+        features, labels = torch.randn(50, D, requires_grad=True), torch.randint(0, N, (50,))
+        offsets = torch.tensor([0, 20, 20, 50])
+
+    def step(features, labels):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=case == "autocast"):
+            return loss(classifier(features, labels, offsets), labels)["total"]
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(features, labels), step(features, labels), rtol=1e-4, atol=1e-4)
+    compiled(features, labels).backward()
+    assert features.grad.isfinite().all()
+
+
 def test_nothing_reads_a_value():
     """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
     with torch.device("meta"):
@@ -58,10 +80,11 @@ def test_nothing_reads_a_value():
         assert losses["total"].shape == ()
 
 
-def test_inference_exports_with_dynamic_batch_height_and_width():
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_inference_exports_with_dynamic_batch_height_and_width(threshold):
     torch.manual_seed(0)
-    classifier = cacseg.ContextAwareClassifier(D, N).eval().without_oracle()
-    dynamic = ({0: Dim.DYNAMIC, 2: Dim.DYNAMIC, 3: Dim.DYNAMIC},)
+    classifier = cacseg.ContextAwareClassifier(D, N, confidence_threshold=threshold).eval().drop_oracle()
+    dynamic = ({0: Dim("batch"), 2: Dim("height"), 3: Dim("width")},)
     program = export(classifier, (torch.randn(2, D, 6, 7),), dynamic_shapes=dynamic)
     assert not any("oracle" in name for name in program.state_dict)
     module = program.module()

@@ -43,7 +43,7 @@ def cost_rows():
         cells = []
         for rows in runs:
             row, base = rows[key], rows["plain"]
-            cell = f"{row['time_ms'] / base['time_ms']:.2f}x"
+            cell = f"{row['time_ratio']:.2f}x"
             if row["memory_mib"] is not None:
                 cell += f" time, {row['memory_mib'] / base['memory_mib']:.2f}x memory"
             if key == "plain":

@@ -210,6 +210,7 @@ def test_packed_batches(preset):
         (dict(distillation_scope="pixel"), "distillation_scope must be one of"),
         (dict(soft_target_weight=1.5), r"soft_target_weight must be in \[0, 1\]; got 1.5"),
         (dict(label_smoothing=-0.1), r"label_smoothing must be in \[0, 1\]; got -0.1"),
+        (dict(class_weights=[1.0, float("nan")]), "class_weights must be finite and not negative"),
         (dict(class_weights=[[1.0]]), r"one number for each class; got shape \(1, 1\)"),
     ],
 )
@@ -226,10 +227,12 @@ def test_wrong_input_is_refused():
         loss(classifier(features), labels)
     with pytest.raises(ValueError, match="same batch size; got 1 label maps"):
         loss(outputs, labels[:1])
-    with pytest.raises(ValueError, match="one number for each of the 5 classes; got 3"):
+    with pytest.raises(ValueError, match=r"one number for each of the 5 classes; got shape \(3,\)"):
         cacseg.ContextLoss(class_weights=[1.0, 1.0, 1.0])(outputs, labels)
-    with pytest.raises(ValueError, match=r"oracle term has weight 1.0, but the classifier was built with"):
+    with pytest.raises(ValueError, match=r"oracle term has weight 1.0, but the classifier has no oracle"):
         loss(make(oracle_design="none")(features, labels), labels)
+    with pytest.raises(ValueError, match=r"the classifier ignores 255, the loss 0. Give both the same ignore_index"):
+        cacseg.ContextLoss(ignore_index=0)(outputs, labels)
     wrong = labels.clone()
     wrong[0, 0, 0] = 99
     with pytest.raises(ValueError, match=r"in \[0, 5\) or the ignore index 255; got the values 99 in 1 of 768"):

@@ -24,9 +24,9 @@ def check_features(features: Tensor, channels: int | None = None, *, packed: boo
     shape = tuple(features.shape)
     if packed and features.ndim != 2:
         raise ValueError(f"packed features (offsets given) must be [N, d]; got shape {shape}.")
-    if not packed and features.ndim < 3:
+    if not packed and not 3 <= features.ndim <= 5:
         raise ValueError(
-            f"features must be [b, d, *spatial] with at least one spatial dimension; got shape {shape}. "
+            f"features must be [b, d, *spatial] with one to three spatial dimensions; got shape {shape}. "
             "A packed batch [N, d] also needs offsets."
         )
     if features.numel() == 0:
@@ -34,6 +34,50 @@ def check_features(features: Tensor, channels: int | None = None, *, packed: boo
     if channels is not None and features.shape[1] != channels:
         raise ValueError(
             f"features must have {channels} channels in dimension 1; got shape {shape} with {features.shape[1]}."
+        )
+
+
+def check_logits(logits: Tensor, *others: Tensor) -> None:
+    """Logits are floating point, `[b, n, *spatial]` (packed: `[N, n]`); others that go with them have their shape."""
+    for one in (logits, *others):
+        if not isinstance(one, Tensor):
+            raise TypeError(f"logits must be a torch.Tensor; got {type(one).__name__}.")
+        if not one.is_floating_point():
+            raise TypeError(f"logits must be floating point; got {one.dtype}. Convert with .float().")
+        if one.ndim < 2 or one.numel() == 0:
+            raise ValueError(f"logits must be [b, n, *spatial] and not empty; got shape {tuple(one.shape)}.")
+        if one.shape != logits.shape:
+            raise ValueError(
+                f"logits that are compared must have one shape; got {tuple(logits.shape)} and {tuple(one.shape)}."
+            )
+
+
+def check_class_weights(weight: Tensor, num_classes: int) -> None:
+    """One weight for each class."""
+    if weight.ndim != 1 or weight.shape[0] != num_classes:
+        raise ValueError(
+            f"class weights must be one number for each of the {num_classes} classes; got shape {tuple(weight.shape)}."
+        )
+
+
+def check_label_smoothing(label_smoothing: float) -> None:
+    """A share of the target."""
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
+
+
+def check_confidence(confidence_threshold: float) -> None:
+    """A probability that something can exceed."""
+    if not 0.0 <= confidence_threshold < 1.0:
+        raise ValueError(f"confidence_threshold must be in [0, 1); got {confidence_threshold}.")
+
+
+def check_image_classifiers(classifier: Tensor, images: int) -> None:
+    """Classifiers are `[images, n, d]`, or one for all of them, `[1, n, d]`."""
+    if classifier.ndim != 3 or classifier.shape[0] not in (1, images):
+        raise ValueError(
+            f"classifier must be [{images}, n, d], one for each image, or [1, n, d]; got shape "
+            f"{tuple(classifier.shape)}."
         )
 
 
@@ -85,6 +129,7 @@ def check_labels(
 
 def check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:
     """Every label is in [0, n) or the ignore index. Reads the values, so it synchronises a GPU."""
+    labels = labels.long()  # n itself may not fit into a narrow type
     wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
     if wrong.any():
         values = labels[wrong].unique().tolist()

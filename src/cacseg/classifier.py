@@ -9,10 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cacseg import ops
-from cacseg._checks import check_choice, check_features, check_labels, check_offsets
+from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.presets import PresetName, get_preset
+from cacseg.presets import PresetName, fill, get_preset
 
 Similarity = Literal["dot", "cosine"]
 SIMILARITIES = ("dot", "cosine")
@@ -56,8 +56,9 @@ class ContextLogits(NamedTuple):
     context: Float[Tensor, "b n *spatial"]  # p_p, the answer at inference
     plain: Float[Tensor, "b n *spatial"]  # p, of the fixed classifier
     oracle: Float[Tensor, "b n *spatial"] | None  # p_y, from the labels; None with oracle_design="none"
-    labels: Int[Tensor, "b *spatial"]  # at the size of the features
+    labels: Int[Tensor, "b *spatial"]  # at the size of the features, -1 where they take no part
     offsets: Int[Tensor, " b_plus_1"] | None = None  # of a packed batch
+    ignore_index: int = 255  # of the full labels
 
 
 def make_projector(design: Design, channels: int) -> nn.Sequential | None:
@@ -124,7 +125,9 @@ class ContextAwareClassifier(nn.Module):
         ignore_index: int = 255,
     ) -> None:
         super().__init__()
-        filled = get_preset(preset)
+        for name, value in (("in_channels", in_channels), ("num_classes", num_classes)):
+            if not isinstance(value, int):
+                raise TypeError(f"{name} must be an integer; got {value!r}.")
         if in_channels < 2:
             raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
         if num_classes < 2:
@@ -134,10 +137,9 @@ class ContextAwareClassifier(nn.Module):
             )
         if not 0.0 <= dropout < 1.0:
             raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
-        if not scale > 0.0:
-            raise ValueError(f"scale must be positive; got {scale}.")
-        if not 0.0 <= confidence_threshold < 1.0:
-            raise ValueError(f"confidence_threshold must be in [0, 1); got {confidence_threshold}.")
+        if not 0.0 < scale < float("inf"):
+            raise ValueError(f"scale must be positive and finite; got {scale}.")
+        check_confidence(confidence_threshold)
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("context_design", context_design, tuple(DESIGNS))
@@ -148,7 +150,7 @@ class ContextAwareClassifier(nn.Module):
         self.num_classes = num_classes
         self.dropout = dropout
         self.scale = scale
-        self.oracle_scope = filled.oracle_scope if oracle_scope is None else oracle_scope
+        self.oracle_scope = fill(oracle_scope, get_preset(preset).oracle_scope)
         check_choice("oracle_scope", self.oracle_scope, SCOPES)
         self.plain_similarity = plain_similarity
         self.context_similarity = context_similarity
@@ -183,6 +185,9 @@ class ContextAwareClassifier(nn.Module):
                     f"kernel_size={conv.kernel_size}, stride={conv.stride}, padding={conv.padding}, "
                     f"groups={conv.groups}."
                 )
+        fixed = sorted({"in_channels", "num_classes"} & set(arguments))
+        if fixed:
+            raise ValueError(f"the convolution fixes {' and '.join(fixed)}. Leave them out.")
         has_bias = conv.bias is not None
         if arguments.pop("bias", has_bias) != has_bias:
             raise ValueError(
@@ -196,6 +201,9 @@ class ContextAwareClassifier(nn.Module):
             classifier.weight.copy_(conv.weight.view_as(classifier.weight))
             if classifier.bias is not None and conv.bias is not None:
                 classifier.bias.copy_(conv.bias)
+        classifier.weight.requires_grad_(conv.weight.requires_grad)
+        if classifier.bias is not None and conv.bias is not None:
+            classifier.bias.requires_grad_(conv.bias.requires_grad)
         return classifier.train(conv.training)
 
     def forward(
@@ -213,14 +221,14 @@ class ContextAwareClassifier(nn.Module):
         context = self._context(features, plain, offsets, norms)
         if labels is None:
             return context
-        labels = ops.resize_labels(labels, features.shape[2:])
+        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
         oracle = None
         if self.oracle_design != "none":
             oracle = self._oracle(features, labels, offsets, norms, self.oracle_scope)
-        return ContextLogits(context, plain, oracle, labels, offsets)
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
-        """p: what the convolution returned."""
+        """p: what the convolution returned, dropout before it included while training."""
         check_features(features, self.in_channels, packed=features.ndim == 2)
         return self._plain(features, None)
 
@@ -237,12 +245,12 @@ class ContextAwareClassifier(nn.Module):
         """
         self._check(features, labels, offsets)
         if self.oracle_design == "none":
-            raise ValueError("the classifier was built with oracle_design='none' and has no oracle logits.")
-        labels = ops.resize_labels(labels, features.shape[2:])
+            raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
+        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
         return self._oracle(features, labels, offsets, None, scope)
 
-    def without_oracle(self) -> ContextAwareClassifier:
-        """Drops the oracle branch, which only training uses, in place; returns the classifier."""
+    def drop_oracle(self) -> ContextAwareClassifier:
+        """Removes the oracle branch in place, before an export: only training reads it. Returns the classifier."""
         self.oracle_projector = None
         self.oracle_design = "none"
         return self
@@ -292,7 +300,7 @@ class ContextAwareClassifier(nn.Module):
                 labels,
                 self.weight.flatten(1),
                 scope=scope,
-                ignore_index=self.ignore_index,
+                ignore_index=-1,
                 offsets=offsets,
             )
         rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
@@ -320,7 +328,10 @@ class ContextAwareClassifier(nn.Module):
         return ops.cosine_logits(features, rows, self.scale, offsets=offsets, norms=norms)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Takes the weight of a linear layer, a 1-D or a 3-D convolution too; never drops a trained bias."""
+        """Takes the state dict of the convolution alone, also of a linear layer, a 1-D or a 3-D one.
+
+        The projectors, which such a state dict knows nothing of, keep their values. A trained bias is never dropped.
+        """
         weight = state_dict.get(f"{prefix}weight")
         if isinstance(weight, Tensor) and weight.shape[:2] == self.weight.shape[:2] and set(weight.shape[2:]) <= {1}:
             state_dict[f"{prefix}weight"] = weight.view(self.weight.shape)
@@ -329,4 +340,8 @@ class ContextAwareClassifier(nn.Module):
                 f"the classifier has no bias, but the state dict holds {prefix}bias of shape "
                 f"{tuple(state_dict[f'{prefix}bias'].shape)}. Build the classifier with bias=True."
             )
+        own = self.state_dict(prefix=prefix)
+        added = [name for name in own if name not in (f"{prefix}weight", f"{prefix}bias")]
+        if f"{prefix}weight" in state_dict and not any(name in state_dict for name in added):
+            state_dict.update({name: own[name] for name in added})
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, TypedDict
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cacseg import ops
-from cacseg._checks import check_choice, check_labels
+from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.presets import PresetName, get_preset
+from cacseg.presets import PresetName, fill, get_preset
 
 DistillationForm = Literal["classwise_entropy", "classwise", "entropy", "vanilla"]
 EntropySource = Literal["oracle", "context", "plain"]
@@ -83,14 +83,12 @@ class ContextLoss(nn.Module):
                 raise ValueError(f"the weight of the {name} term must be finite and not negative; got {value}.")
         self.distillation = distillation
         self.entropy_source = entropy_source
-        self.distillation_scope = distillation_scope or filled.distillation_scope
-        self.class_average = class_average or filled.class_average
-        self.soft_target_weight = filled.soft_target_weight if soft_target_weight is None else soft_target_weight
-        self.align_corners = filled.align_corners if align_corners is None else align_corners
-        self.context_align_corners = (
-            filled.context_align_corners if context_align_corners is None else context_align_corners
-        )
-        self.context_average = context_average or filled.context_average
+        self.distillation_scope = fill(distillation_scope, filled.distillation_scope)
+        self.class_average = fill(class_average, filled.class_average)
+        self.soft_target_weight = fill(soft_target_weight, filled.soft_target_weight)
+        self.align_corners = fill(align_corners, filled.align_corners)
+        self.context_align_corners = fill(context_align_corners, filled.context_align_corners)
+        self.context_average = fill(context_average, filled.context_average)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         check_choice("distillation", distillation, DISTILLATION_FORMS)
@@ -100,13 +98,14 @@ class ContextLoss(nn.Module):
         check_choice("context_average", self.context_average, PIXEL_AVERAGES)
         if not 0.0 <= self.soft_target_weight <= 1.0:
             raise ValueError(f"soft_target_weight must be in [0, 1]; got {self.soft_target_weight}.")
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
+        check_label_smoothing(label_smoothing)
         if class_weights is not None:
             class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
             if class_weights.ndim != 1:
                 shape = tuple(class_weights.shape)
                 raise ValueError(f"class_weights must be one number for each class; got shape {shape}.")
+            if not class_weights.is_meta and not (class_weights.isfinite() & (class_weights >= 0)).all():
+                raise ValueError(f"class_weights must be finite and not negative; got {class_weights.tolist()}.")
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
@@ -140,18 +139,20 @@ class ContextLoss(nn.Module):
             )
         num_classes, packed = outputs.plain.shape[1], outputs.offsets is not None
         check_labels(labels, outputs.plain, num_classes, self.ignore_index, packed=packed, read_values=False)
+        if outputs.ignore_index != self.ignore_index:
+            raise ValueError(
+                f"classifier and loss must ignore the same label; the classifier ignores {outputs.ignore_index}, the "
+                f"loss {self.ignore_index}. Give both the same ignore_index."
+            )
         if outputs.oracle is None:
             for name in ("oracle", "distillation"):
                 if self.weights[name] > 0.0:
                     raise ValueError(
-                        f"the {name} term has weight {self.weights[name]}, but the classifier was built with "
-                        "oracle_design='none'. Give the classifier an oracle, or the term the weight 0."
+                        f"the {name} term has weight {self.weights[name]}, but the classifier has no oracle "
+                        "(oracle_design='none', or drop_oracle() was called). Give it one, or the term the weight 0."
                     )
-        if self.class_weights is not None and self.class_weights.shape[0] != num_classes:
-            raise ValueError(
-                f"class_weights must have one number for each of the {num_classes} classes; got "
-                f"{self.class_weights.shape[0]}."
-            )
+        if self.class_weights is not None:
+            check_class_weights(self.class_weights, num_classes)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor, align_corners: bool, average: PixelAverage) -> Tensor:
         return ops.upsampled_cross_entropy(
@@ -165,23 +166,25 @@ class ContextLoss(nn.Module):
         )
 
     def _distillation(self, outputs: ContextLogits, oracle: Tensor) -> Tensor:
-        sources = {"oracle": oracle, "context": outputs.context, "plain": outputs.plain}
-        by_entropy = {"entropy_logits": sources[self.entropy_source]}
-        by_class = {"class_average": self.class_average}
-        forms: dict[str, tuple[Callable[..., Tensor], dict[str, object]]] = {
-            "vanilla": (ops.vanilla_distillation, {}),
-            "entropy": (ops.entropy_distillation, {**by_entropy}),
-            "classwise": (ops.classwise_distillation, {**by_class}),
-            "classwise_entropy": (ops.classwise_entropy_distillation, {**by_entropy, **by_class}),
-        }
-        form, arguments = forms[self.distillation]
-        return form(
-            outputs.context,
-            oracle,
-            outputs.labels,
-            scope=self.distillation_scope,
-            soft_target_weight=self.soft_target_weight,
-            ignore_index=self.ignore_index,
-            offsets=outputs.offsets,
-            **arguments,
+        context, labels, offsets = outputs.context, outputs.labels, outputs.offsets
+        source = {"oracle": oracle, "context": context, "plain": outputs.plain}[self.entropy_source]
+        scope, soft, average = self.distillation_scope, self.soft_target_weight, self.class_average
+        common = _Common(scope=scope, soft_target_weight=soft, ignore_index=-1, offsets=offsets)
+        if self.distillation == "vanilla":
+            return ops.vanilla_distillation(context, oracle, labels, **common)
+        if self.distillation == "entropy":
+            return ops.entropy_distillation(context, oracle, labels, entropy_logits=source, **common)
+        if self.distillation == "classwise":
+            return ops.classwise_distillation(context, oracle, labels, class_average=average, **common)
+        return ops.classwise_entropy_distillation(
+            context, oracle, labels, entropy_logits=source, class_average=average, **common
         )
+
+
+class _Common(TypedDict):
+    """The arguments that all four forms of the distillation share."""
+
+    scope: Scope
+    soft_target_weight: float
+    ignore_index: int
+    offsets: Tensor | None

@@ -6,7 +6,7 @@ A preset only fills in arguments that the caller left out. `classifier` argument
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from cacseg._checks import check_choice
 from cacseg.functional.cross_entropy import PixelAverage
@@ -48,6 +48,14 @@ PRESETS: dict[str, Preset] = {
         context_average="all",
     ),
 }
+
+
+Value = TypeVar("Value")
+
+
+def fill(given: Value | None, default: Value) -> Value:
+    """What the caller gave, or the preset's."""
+    return default if given is None else given
 
 
 def get_preset(name: str) -> Preset:

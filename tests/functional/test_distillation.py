@@ -185,3 +185,15 @@ def test_mixing_labels_in_needs_labels():
     context, oracle, _, _ = draw()
     with pytest.raises(ValueError, match=r"soft_target_weight = 0.5 mixes the labels in: pass them"):
         functional.soft_cross_entropy(context, oracle, None, 0.5)
+    for function in (functional.vanilla_distillation, functional.entropy_distillation):
+        with pytest.raises(ValueError, match=r"soft_target_weight = 0.5 mixes the labels in: pass them"):
+            function(context, oracle, soft_target_weight=0.5)
+
+
+def test_logits_of_different_shapes_are_refused():
+    context, oracle, plain, labels = draw()
+    message = r"must have one shape; got \(2, 5, 3, 4\) and \(2, 1, 3, 4\)"
+    with pytest.raises(ValueError, match=message):
+        functional.classwise_entropy_distillation(context, oracle[:, :1], labels)
+    with pytest.raises(ValueError, match=message):
+        functional.entropy_distillation(context, oracle, labels, entropy_logits=plain[:, :1])

@@ -24,6 +24,13 @@ def test_plain_and_dot_logits_equal_a_convolution():
     torch.testing.assert_close(packed, truth.flatten(2).transpose(1, 2).flatten(0, 1))
 
 
+def test_a_classifier_for_other_images_is_refused():
+    with pytest.raises(ValueError, match=r"must be \[2, n, d\], one for each image, or .* got shape \(3, 5, 4\)"):
+        functional.cosine_logits(torch.randn(2, 4, 3), torch.randn(3, 5, 4))
+    with pytest.raises(ValueError, match=r"must be \[2, n, d\]"):
+        functional.dot_logits(torch.randn(9, 4), torch.randn(3, 5, 4), offsets=torch.tensor([0, 4, 9]))
+
+
 def test_gradients():
     features = torch.randn(2, 3, 2, 2).double().requires_grad_()
     classifier = torch.randn(2, 4, 3).double().requires_grad_()

@@ -189,6 +189,15 @@ def test_wrong_labels_are_refused():
         cacseg.upsampled_cross_entropy(logits, labels.float())
     with pytest.raises(ValueError, match=r"got shape \(2, 1, 12, 16\). Squeeze the channel dimension"):
         cacseg.upsampled_cross_entropy(logits, labels[:, None])
+    good = labels.clamp(0, 5)
+    with pytest.raises(ValueError, match=r"one number for each of the 6 classes; got shape \(7,\)"):
+        cacseg.upsampled_cross_entropy(logits, good, weight=torch.ones(7))
+    with pytest.raises(ValueError, match=r"label_smoothing must be in \[0, 1\]; got 3.0"):
+        cacseg.upsampled_cross_entropy(logits, good, label_smoothing=3.0)
+    with pytest.raises(TypeError, match=r"logits must be floating point; got torch.int64"):
+        cacseg.upsampled_cross_entropy(logits.long(), good)
+    with pytest.raises(TypeError, match=r"logits must be a torch.Tensor; got list"):
+        cacseg.upsampled_cross_entropy([1.0], good)
     with pytest.raises(ValueError, match="average must be one of 'labelled', 'all'; got 'mean'"):
         cacseg.upsampled_cross_entropy(logits, labels, average="mean")
 

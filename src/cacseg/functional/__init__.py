@@ -10,7 +10,7 @@
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
 
-Shapes: b images, n classes, d channels, `*spatial` any number of dimensions. Features are `[b, d, *spatial]`,
+Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
 logits `[b, n, *spatial]`, labels `[b, *full]` of any size. A ragged batch is packed instead: `[N, d]`,
 `[N, n]`, `[N]`, with `offsets` `[b + 1]`. Half-precision inputs are accumulated and returned in float32.
 `cacseg.ops` has the same names and is what runs.
@@ -25,7 +25,7 @@ from cacseg.functional.distillation import (
     soft_cross_entropy,
     vanilla_distillation,
 )
-from cacseg.functional.labels import class_masks, labelled, resize_labels
+from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, plain_logits
 from cacseg.functional.prototypes import context_prototypes, oracle_prototypes
 
@@ -38,6 +38,7 @@ __all__ = [
     "dot_logits",
     "entropy",
     "entropy_distillation",
+    "fit_labels",
     "labelled",
     "oracle_prototypes",
     "plain_logits",

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cacseg._checks import check_choice, check_labels
+from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels, check_logits
 from cacseg.functional._precision import no_autocast, ratio, widen
 from cacseg.functional.labels import labelled
 
@@ -49,8 +49,8 @@ def upsampled_cross_entropy(
     divides by the number of all pixels, ignored ones included, as the authors' code does for p_p.
     Unlike `F.cross_entropy`, a batch whose pixels are all ignored gives 0, not NaN.
     """
-    check_choice("average", average, PIXEL_AVERAGES)
-    check_labels(labels, logits, logits.shape[1], ignore_index)
+    check_arguments(logits, weight, label_smoothing, average)
+    check_labels(labels, logits, logits.shape[1], ignore_index, packed=logits.ndim == 2)
     kept = labelled(labels, logits.shape[1], ignore_index)
     with no_autocast(logits):
         scores = upsample(widen(logits), labels.shape[1:], align_corners)
@@ -64,6 +64,15 @@ def upsampled_cross_entropy(
             label_smoothing=label_smoothing,
         )
         return ratio(total, pixel_denominator(targets, kept, weight, average, total.dtype))
+
+
+def check_arguments(logits: Tensor, weight: Tensor | None, label_smoothing: float, average: str) -> None:
+    """What must hold of everything but the labels."""
+    check_logits(logits)
+    check_choice("average", average, PIXEL_AVERAGES)
+    check_label_smoothing(label_smoothing)
+    if weight is not None:
+        check_class_weights(weight, logits.shape[1])
 
 
 def pixel_denominator(

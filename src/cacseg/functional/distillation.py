@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cacseg._checks import check_choice, check_labels, check_offsets
+from cacseg._checks import check_choice, check_labels, check_logits, check_offsets
 from cacseg.functional._precision import no_autocast, ratio, widen
-from cacseg.functional.labels import class_masks, labelled, resize_labels
+from cacseg.functional.labels import class_masks, fit_labels
 from cacseg.functional.packed import image_of_row
 from cacseg.functional.prototypes import SCOPES, Scope
 
@@ -52,6 +52,7 @@ def soft_cross_entropy(
     paper has s = 1, the authors' code 0.5. Needs `labels` at the size of the logits when s < 1; a label
     outside [0, n) has no one-hot part.
     """
+    check_logits(context_logits, oracle_logits)
     with no_autocast(context_logits):
         target = widen(oracle_logits).detach().softmax(dim=1)
         if soft_target_weight != 1.0:
@@ -80,9 +81,10 @@ def vanilla_distillation(
     With `labels`, ignored pixels are left out. `scope="image"`: the mean over the images of each image's
     mean (an image without any labelled pixel counts 0); `"batch"`: all pixels together.
     """
-    labels = _fit_labels(labels, context_logits, ignore_index, offsets)
-    cost = soft_cross_entropy(context_logits, oracle_logits, labels, soft_target_weight)
-    sums = _sum_by_class(cost, torch.ones_like(cost), labels, context_logits.shape[1], offsets)
+    fitted = _fit_labels(labels, context_logits, ignore_index, offsets)
+    targets = None if labels is None else fitted
+    cost = soft_cross_entropy(context_logits, oracle_logits, targets, soft_target_weight)
+    sums = _sum_by_class(cost, torch.ones_like(cost), fitted, context_logits.shape[1], offsets)
     return _average_pixels(sums, scope)
 
 
@@ -104,10 +106,11 @@ def entropy_distillation(
 
     `entropy_logits` takes H from another prediction (the ablation's 'Est.' p_p and 'Ori.' p).
     """
-    labels = _fit_labels(labels, context_logits, ignore_index, offsets)
-    cost = soft_cross_entropy(context_logits, oracle_logits, labels, soft_target_weight)
-    weight = entropy((oracle_logits if entropy_logits is None else entropy_logits).detach())
-    sums = _sum_by_class(cost, weight, labels, context_logits.shape[1], offsets)
+    fitted = _fit_labels(labels, context_logits, ignore_index, offsets)
+    targets = None if labels is None else fitted
+    cost = soft_cross_entropy(context_logits, oracle_logits, targets, soft_target_weight)
+    weight = _entropy_weight(context_logits, oracle_logits if entropy_logits is None else entropy_logits)
+    sums = _sum_by_class(cost, weight, fitted, context_logits.shape[1], offsets)
     return _average_pixels(sums, scope)
 
 
@@ -156,18 +159,24 @@ def classwise_entropy_distillation(
     """
     labels = _fit_labels(labels, context_logits, ignore_index, offsets)
     cost = soft_cross_entropy(context_logits, oracle_logits, labels, soft_target_weight)
-    weight = entropy((oracle_logits if entropy_logits is None else entropy_logits).detach())
+    weight = _entropy_weight(context_logits, oracle_logits if entropy_logits is None else entropy_logits)
     sums = _sum_by_class(cost, weight, labels, context_logits.shape[1], offsets)
     return _average_classes(sums, scope, class_average)
 
 
 def _fit_labels(labels: Tensor | None, logits: Tensor, ignore_index: int, offsets: Tensor | None) -> Tensor:
-    """Labels at the size of the logits, -1 where ignored; without labels, every pixel takes part."""
+    """Labels at the size of the logits, -1 where ignored; without labels, every pixel takes part (as class 0)."""
+    check_logits(logits)
     if labels is None:
         return torch.zeros_like(logits[:, 0], dtype=torch.long)
     check_labels(labels, logits, logits.shape[1], ignore_index, packed=offsets is not None)
-    labels = resize_labels(labels, logits.shape[2:]) if offsets is None else labels.long()
-    return torch.where(labelled(labels, logits.shape[1], ignore_index), labels, -1)
+    return fit_labels(labels, logits.shape[2:], logits.shape[1], ignore_index)
+
+
+def _entropy_weight(context_logits: Tensor, source: Tensor) -> Tensor:
+    """What weighs the pixels: the entropy of a prediction, without gradient."""
+    check_logits(context_logits, source)
+    return entropy(source.detach())
 
 
 def _sum_by_class(

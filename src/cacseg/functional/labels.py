@@ -13,18 +13,26 @@ from torch.nn import functional as F
 def resize_labels(labels: Int[Tensor, "b *full"], size: Sequence[int]) -> Int[Tensor, "b *spatial"]:
     """Labels at another size by nearest neighbour, with the rounding of `F.interpolate(mode="nearest")`.
 
-    Equals ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``. A region
-    smaller than a feature's cell may vanish: its class is then absent from the oracle prototypes.
+    Equals ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``, exact for labels up to
+    2**24. A region smaller than a feature's cell may vanish: its class is then absent from the oracle prototypes.
     """
     if tuple(labels.shape[1:]) == tuple(size):
         return labels.long()
-    # float32 holds every integer up to 2**24 exactly: far beyond any class count.
     return F.interpolate(labels[:, None].float(), size=tuple(size), mode="nearest")[:, 0].long()
 
 
 def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255) -> Bool[Tensor, "*any"]:
     """Where a label takes part: in [0, n) and not the ignore index."""
+    labels = labels.long()  # n itself may not fit into a narrow type, and would wrap around
     return (labels >= 0) & (labels < num_classes) & (labels != ignore_index)
+
+
+def fit_labels(
+    labels: Int[Tensor, "b *full"], size: Sequence[int], num_classes: int, ignore_index: int = 255
+) -> Int[Tensor, "b *spatial"]:
+    """Labels at the size of the features, -1 wherever they take no part; packed labels, with size (), as they are."""
+    kept = torch.where(labelled(labels, num_classes, ignore_index), labels.long(), -1)
+    return resize_labels(kept, size)
 
 
 def class_masks(
@@ -39,5 +47,5 @@ def class_masks(
     so that no label, however wrong, addresses memory.
     """
     classes = torch.arange(num_classes, device=labels.device).view(-1, *[1] * (labels.ndim - 1))  # [n, 1...]
-    kept = torch.where(labelled(labels, num_classes, ignore_index), labels, -1)
+    kept = torch.where(labelled(labels, num_classes, ignore_index), labels.long(), -1)
     return (kept[:, None] == classes).to(dtype)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cacseg._checks import check_features, check_offsets
+from cacseg._checks import check_features, check_image_classifiers, check_offsets
 from cacseg.functional import packed
 from cacseg.functional._precision import inverse_norm, no_autocast, widen
 
@@ -39,6 +39,7 @@ def dot_logits(
     einsum("bnd,bd...->bn...", A, f)
     """
     check_features(features, classifier.shape[-1], packed=offsets is not None)
+    check_image_classifiers(classifier, features.shape[0] if offsets is None else offsets.shape[0] - 1)
     if offsets is not None:
         check_offsets(offsets, features)
         return packed.dot_logits(features, classifier, offsets)
@@ -59,7 +60,7 @@ def cosine_logits(
         p_y = tau * normalise(f) x normalise(A_y)^T,   p_p the same with A_p
         scale * einsum("bnd,bd...->bn...", F.normalize(A, dim=-1), F.normalize(f, dim=1))
 
-    A zero vector has cosine 0 with everything, and gradient 0.
+    A zero vector (of a length up to 1e-12) has cosine 0 with everything, and gradient 0.
     """
     check_features(features, classifier.shape[-1], packed=offsets is not None)
     with no_autocast(features):

@@ -66,7 +66,7 @@ def oracle_prototypes(
 ) -> Float[Tensor, "images n d"]:
     """Eq. (1): means of the rows of each image and label, by adding each row to its group."""
     num_classes = weight.shape[0]
-    kept = labelled(labels, num_classes, ignore_index)
+    labels, kept = labels.long(), labelled(labels, num_classes, ignore_index)
     groups = 1 if pool_batch else offsets.shape[0] - 1
     image = torch.zeros_like(labels) if pool_batch else image_of_row(offsets, features.shape[0])
     # One more group takes what has no label.

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cacseg._checks import check_choice, check_features, check_labels, check_offsets
+from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
 from cacseg.functional import packed
 from cacseg.functional._precision import no_autocast, widen
-from cacseg.functional.labels import class_masks, resize_labels
+from cacseg.functional.labels import class_masks, fit_labels
 
 Scope = Literal["image", "batch"]
 SCOPES = ("image", "batch")
@@ -44,10 +44,10 @@ def oracle_prototypes(
         return packed.oracle_prototypes(
             features, labels, weight, offsets, pool_batch=pool_batch, ignore_index=ignore_index
         )
-    labels = resize_labels(labels, features.shape[2:])
+    labels = fit_labels(labels, features.shape[2:], weight.shape[0], ignore_index)
     with no_autocast(features):
         values = widen(features).flatten(2)
-        masks = class_masks(labels, weight.shape[0], ignore_index, values.dtype).flatten(2)
+        masks = class_masks(labels, weight.shape[0], -1, values.dtype).flatten(2)
         sums = torch.einsum("bnl,bdl->bnd", masks, values)
         counts = masks.sum(dim=-1, keepdim=True)
         if scope == "batch":
@@ -74,6 +74,7 @@ def context_prototypes(
     without any confident pixel uses all of its pixels.
     """
     check_features(features, packed=offsets is not None)
+    check_confidence(confidence_threshold)
     if plain_logits.shape[0] != features.shape[0] or plain_logits.shape[2:] != features.shape[2:]:
         raise ValueError(
             "plain_logits must have the batch and spatial sizes of the features; got logits "

@@ -9,8 +9,8 @@ from cacseg.functional import (
     classwise_entropy_distillation,
     context_prototypes,
     entropy_distillation,
+    fit_labels,
     oracle_prototypes,
-    resize_labels,
     vanilla_distillation,
 )
 from cacseg.ops.cross_entropy import upsampled_cross_entropy
@@ -23,10 +23,10 @@ __all__ = [
     "cosine_logits",
     "dot_logits",
     "entropy_distillation",
+    "fit_labels",
     "inverse_norms",
     "oracle_prototypes",
     "plain_logits",
-    "resize_labels",
     "upsampled_cross_entropy",
     "vanilla_distillation",
 ]

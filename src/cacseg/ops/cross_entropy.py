@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cacseg import functional
-from cacseg._checks import check_choice, check_labels
-from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
+from cacseg._checks import check_labels
+from cacseg.functional.cross_entropy import PixelAverage, check_arguments
 from cacseg.ops.tiled_cross_entropy import tiled_cross_entropy
 
 
@@ -28,10 +28,10 @@ def upsampled_cross_entropy(
                         weight=weight, ignore_index=ignore_index, label_smoothing=label_smoothing)
 
     The same value and gradient as `functional.upsampled_cross_entropy`, in float32 for half-precision logits.
-    1-D and 2-D maps are upsampled a tile at a time and differentiable once; 3-D maps, and logits that have
-    the labels' size already, take the plain expression.
+    1-D and 2-D maps are upsampled a tile at a time and differentiable once, by autograd (not by torch.func); 3-D
+    maps, and logits that have the labels' size already, take the plain expression.
     """
-    check_choice("average", average, PIXEL_AVERAGES)
+    check_arguments(logits, weight, label_smoothing, average)
     if logits.ndim not in (3, 4) or logits.shape[2:] == labels.shape[1:]:
         return functional.upsampled_cross_entropy(
             logits,

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from cacseg import functional
-from cacseg._checks import check_features
+from cacseg._checks import check_features, check_image_classifiers
 from cacseg.functional._precision import AUTOCAST_KINDS, inverse_norm, no_autocast, widen
 
 LARGEST_HALF = torch.finfo(torch.float16).max
@@ -55,6 +55,7 @@ def dot_logits(
     if offsets is not None:
         return functional.dot_logits(features, classifier, offsets=offsets).to(dtype)
     check_features(features, classifier.shape[-1])
+    check_image_classifiers(classifier, features.shape[0])
     with no_autocast(features):
         scores = _product(classifier.to(dtype), features.to(dtype))
         return scores.clamp(-LARGEST_HALF, LARGEST_HALF) if dtype == torch.float16 else scores
@@ -70,22 +71,22 @@ def cosine_logits(
 ) -> Float[Tensor, "b n *spatial"]:
     """`functional.cosine_logits` in the precision of the model.
 
-    (normalise(A) x f) * tau / |f|: the features enter the product as they are, and each pixel's score is divided
-    by its length afterwards, in float32. `norms` are the `inverse_norms(features)` if they are known already.
+    (normalise(A) x f) * tau / |f|: the features enter the product as they are, and each pixel's score is divided by
+    its length afterwards, in float32 (float16 needs a normalised copy). `norms` are the `inverse_norms(features)` if
+    they are known already.
     """
     dtype = compute_dtype(features)
     if offsets is not None:
         return functional.cosine_logits(features, classifier, scale, offsets=offsets).to(dtype)
     check_features(features, classifier.shape[-1])
+    check_image_classifiers(classifier, features.shape[0])
     with no_autocast(features):
         shares = inverse_norms(features) if norms is None else norms
         rows = widen(classifier) * inverse_norm(classifier, dim=-1)
         if dtype == torch.float16:
-            # A score before the division is as large as |f|: scaled down where float16 could not hold it.
-            longest = torch.where(shares > 0, shares, 1.0).detach().flatten(1).amin(dim=1)  # 1 / |f|, [b]
-            shrink = (longest * (LARGEST_HALF / 2)).clamp_max(1.0).view(-1, 1, 1)
-            rows = rows * shrink
-            shares = shares / shrink.view(-1, *[1] * (features.ndim - 1))
+            # Before the division a score is as large as |f|, and its gradient as large as 1 / |f|: one or the other
+            # leaves the narrow range of float16, so here the features are divided first.
+            return scale * _product(rows.to(dtype), (widen(features) * shares).to(dtype))
         scores = _product(rows.to(dtype), features.to(dtype))
         return (scores * (shares * scale)).to(dtype)
 
