@@ -32,6 +32,8 @@ def test_models_as_a_table_and_as_json():
     found = json.loads(run("models", "fcn_mobilenetv2", "--num-classes", 19, "--size", 64, "--json").stdout)
     assert found["num_classes"] == 19
     assert found["models"][0]["context"]["parameters"] > found["models"][0]["plain"]["parameters"]
+    heads = json.loads(run("models", "UPER", "--backbone", "resnet18", "--size", 64, "--json").stdout)
+    assert [entry["name"] for entry in heads["models"]] == ["upernet"]
     wrong = run("models", "vgg")
     assert wrong.returncode == 2
     assert "no model's name contains 'vgg'" in wrong.stderr
@@ -117,8 +119,8 @@ def test_import_weights_refuses(tmp_path, wrong):
     done = run("import-weights", "a.pth", "--model", name, folder=tmp_path)
     expected = {
         "model": "does not hold a whole upernet_swin_tiny",
-        "name": "upernet_swin_tinny",
-        "file": "is damaged",
+        "name": "Did you mean 'upernet_swin_tiny'",
+        "file": "cannot be read",
         "hostile": "could run code",
     }[wrong]
     assert done.returncode == 2

@@ -42,7 +42,7 @@ def compare(name: str, path: Path) -> list[float]:
     """The relative errors of one model, in the order of the table's columns."""
     reference = torch.load(path, weights_only=True)
     report = convert_state_dict(reference["state_dict"], name)
-    model = create_model(name, report.num_classes, report.classifier).eval()
+    model = create_model(**report.arguments).eval()
     model.load_state_dict(report.state)
     assert model.auxiliary is not None  # every model of the table has one
     errors = []

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 # Found on first use, because they import timm.
-_OF_MODELS = ("create_model", "load")
+_OF_MODELS = ("create_model", "load", "models")
 
 
 def __getattr__(name: str) -> Any:
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
             raise
         message = f"cacseg.{name} needs {error.name}, which is not installed: pip install 'cacseg[models]'"
         raise ModuleNotFoundError(message, name=error.name) from error
-    return getattr(models, name)
+    return models if name == "models" else getattr(models, name)
 
 
 def __dir__() -> list[str]:

@@ -46,6 +46,9 @@ def _root(
 @app.command()
 def models(
     match: Annotated[str, typer.Argument(help="Only names that contain this, e.g. 'swin'.")] = "",
+    backbone: Annotated[
+        str | None, typer.Option(help="List the heads on this backbone of timm instead, e.g. convnext_tiny.")
+    ] = None,
     num_classes: Annotated[int, typer.Option(min=2, help="Classes of the classifier.")] = 150,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the image that FLOPs are counted for.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -53,25 +56,29 @@ def models(
     """List the paper's models: parameters and FLOPs, with the plain and with the context-aware classifier.
 
     FLOPs are two for each multiply-add, of one image. 'deployed' leaves out what only training needs: the auxiliary
-    head and the oracle projector.
+    head and the oracle projector. Any name works in cacseg.create_model(NAME); a head also with backbone=.
     """
     from cacseg.models import MODELS
     from cacseg.models.summary import summarise
+    from cacseg.models.zoo import HEADS
 
-    names = [name for name in MODELS if match in name]
+    known = list(MODELS if backbone is None else HEADS)
+    names = [name for name in known if match.lower() in name]
     if not names:
-        raise ValueError(f"no model's name contains {match!r}. There are {', '.join(MODELS)}.")
+        raise ValueError(f"no model's name contains {match!r}. There are {', '.join(known)}.")
     rows = []
     for name in track(names, "counting", console=messages, transient=True):
         plain, context = (
-            summarise(name, num_classes, classifier, size=(size, size)) for classifier in ("plain", "context")
+            summarise(name, num_classes, classifier, backbone=backbone, size=(size, size))
+            for classifier in ("plain", "context")
         )
         rows.append((name, plain, context))
     if as_json:
         entries = [{"name": name, "plain": p._asdict(), "context": c._asdict()} for name, p, c in rows]
-        print(json.dumps({"num_classes": num_classes, "size": size, "models": entries}, indent=2))
+        print(json.dumps({"num_classes": num_classes, "size": size, "backbone": backbone, "models": entries}, indent=2))
         return
-    table = Table(title=f"{num_classes} classes, FLOPs of one {size}x{size} image")
+    on = "" if backbone is None else f" on {backbone}"
+    table = Table(title=f"{num_classes} classes{on}, FLOPs of one {size}x{size} image")
     table.add_column("model", no_wrap=True)
     for column in ("plain\nM", "context\nM", "deployed\nM", "plain\nGFLOPs", "context\nGFLOPs"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -80,6 +87,8 @@ def models(
         flops = (plain.flops, context.flops)
         table.add_row(name, *(f"{count / 1e6:.2f}" for count in millions), *(f"{count / 1e9:.1f}" for count in flops))
     out.print(table)
+    if backbone is None:
+        out.print("Heads for any hierarchical backbone of timm: fcn, deeplabv3plus, upernet, ocrnet (--backbone NAME).")
 
 
 @app.command("import-weights")
@@ -89,7 +98,7 @@ def import_weights(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write; CHECKPOINT with .safetensors by default.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Name every tensor and where it went.")] = False,
 ) -> None:
     """Turn a checkpoint of the authors' released code, or of mmsegmentation, into a model of ours.
@@ -98,25 +107,31 @@ def import_weights(
     in the report; one that our model needs and the checkpoint lacks is an error and nothing is written. Nothing in
     the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
     """
+    from cacseg.models.files import check_target
     from cacseg.models.released import import_checkpoint
 
     target = checkpoint.with_suffix(".safetensors") if output is None else output
-    if target.exists() and not overwrite:
-        raise FileExistsError(f"{target} exists already. Choose another --output, or replace it with --overwrite.")
+    if target.exists() and checkpoint.exists() and target.samefile(checkpoint):
+        raise ValueError(f"{target} is the checkpoint itself. Give another file with --output.")
+    check_target(target, overwrite)
     with messages.status(f"reading {checkpoint}"):
         imported, report = import_checkpoint(checkpoint, model)
         imported.save(target, overwrite=overwrite)
-    out.print(
-        f"{model}, {report.num_classes} classes, {report.classifier} classifier: {len(report.used)} tensors used, "
-        f"{len(report.unused)} not used.",
-        soft_wrap=True,
-        highlight=False,
+
+    def say(text: str) -> None:
+        out.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    say(
+        f"{model}, {imported.num_classes} classes, {report.arguments['classifier']} classifier: {len(report.used)} "
+        f"tensors used, {len(report.unused)} not used."
     )
     for name, ours in report.used.items() if verbose else ():
-        out.print(f"  {name} -> {ours}", soft_wrap=True, highlight=False)
+        say(f"  {name} -> {ours}")
     for name, reason in report.unused.items():
-        out.print(f"  not used: {name}: {reason}", soft_wrap=True, highlight=False)
-    out.print(f"wrote {target}", soft_wrap=True, highlight=False)
+        say(f"  not used: {name}: {reason}")
+    for note in report.notes:
+        say(f"  note: {note}")
+    say(f"wrote {target}")
 
 
 def main() -> None:

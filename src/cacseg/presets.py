@@ -54,7 +54,7 @@ Value = TypeVar("Value")
 
 
 def fill(given: Value | None, default: Value) -> Value:
-    """What the caller gave, or the preset's."""
+    """What the caller gave, or the default where that is None."""
     return default if given is None else given
 
 

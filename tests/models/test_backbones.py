@@ -37,7 +37,12 @@ def test_maps_with_channels_last_are_turned():
             return [torch.zeros(1, size, size, d) for size, d in ((8, 2), (4, 3), (2, 4), (1, 5))]
 
     backbone = Backbone(Net(), "net", (2, 3, 4, 5), channels_last=True)
-    assert [tuple(level.shape) for level in backbone(None)] == [(1, 2, 8, 8), (1, 3, 4, 4), (1, 4, 2, 2), (1, 5, 1, 1)]
+    assert [tuple(level.shape) for level in backbone(torch.zeros(1, 3, 32, 32))] == [
+        (1, 2, 8, 8),
+        (1, 3, 4, 4),
+        (1, 4, 2, 2),
+        (1, 5, 1, 1),
+    ]
 
 
 @pytest.mark.parametrize("padding", ["", "same"])
@@ -68,6 +73,8 @@ def test_padding_same_is_tensorflows():
         ("qqqqqqqq", "got 'qqqqqqqq'. timm.list_models"),
         ("vit_tiny_patch16_224", r"four maps of the strides \(4, 8, 16, 32\); 'vit_tiny_patch16_224' gives"),
         ("coat_lite_tiny", "timm offers none for 'coat_lite_tiny'"),
+        ("efficientformer_l1", "must take images of any size; timm's 'efficientformer_l1' takes neither odd sizes"),
+        ("resnet18.nope", "timm has no weights 'nope' of 'resnet18'; it has a1_in1k"),
     ],
 )
 def test_a_backbone_that_cannot_serve_says_why(name, words):
@@ -95,3 +102,13 @@ def test_normalisation_is_that_of_timms_weights():
     assert normalisation("inception_v3.tf_in1k") == ([0.5] * 3, [0.5] * 3)
     mean, std = normalisation("resnet18", in_channels=1)
     assert (mean, std) == ([pytest.approx(0.449)], [pytest.approx(0.226)])
+
+
+@pytest.mark.parametrize(("name", "multiple"), [("resnet18", 1), ("dla34", 32), ("swinv2_tiny_window8_256", 32)])
+@torch.no_grad()
+def test_networks_that_need_certain_sizes_get_them(name, multiple):
+    """Padded on the way in, cropped on the way out: maps of the sizes that strides would give."""
+    backbone = make_backbone(name).eval()
+    assert backbone.multiple == multiple
+    pyramid = backbone(torch.randn(1, 3, 65, 97))
+    assert [tuple(level.shape[2:]) for level in pyramid] == [(17, 25), (9, 13), (5, 7), (3, 4)]

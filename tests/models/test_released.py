@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cacseg.models import MODELS, create_model
-from cacseg.models.released import convert_state_dict, reorder_merged_patches
+from cacseg.models.released import convert_state_dict, import_checkpoint, reorder_merged_patches
 
 # For each model the names and shapes in a checkpoint of the authors' code, with 150 classes.
 KEYS = json.loads(gzip.decompress(Path(__file__).with_name("released_checkpoint_keys.json.gz").read_bytes()))
@@ -23,10 +23,10 @@ def test_every_name_on_both_sides_has_its_place(name):
     checkpoint = draw_checkpoint(name)
     report = convert_state_dict(checkpoint, name)
     with torch.device("meta"):
-        model = create_model(name, report.num_classes, report.classifier)
+        model = create_model(**report.arguments)
     assert report.state.keys() == model.state_dict().keys()
     assert not report.missing
-    assert (report.num_classes, report.classifier) == (150, "context")
+    assert (report.arguments["num_classes"], report.arguments["classifier"]) == (150, "context")
     assert report.used.keys() | report.unused.keys() == checkpoint.keys()
     assert len(set(report.used.values())) == len(report.used)
     assert all(key.endswith("relative_position_index") for key in report.unused)
@@ -47,7 +47,8 @@ def test_a_plain_checkpoint_with_other_classes():
         checkpoint[f"{prefix}.conv_seg.weight"] = torch.empty(19, channels, 1, 1, device="meta")
         checkpoint[f"{prefix}.conv_seg.bias"] = torch.empty(19, device="meta")
     report = convert_state_dict(checkpoint, "fcn_mobilenetv2")
-    assert (report.num_classes, report.classifier, report.missing, report.unused) == (19, "plain", [], {})
+    assert (report.missing, report.unused, report.notes) == ([], {}, [])
+    assert report.arguments == {"name": "fcn_mobilenetv2", "num_classes": 19, "classifier": "plain"}
 
 
 def test_wrappers_are_taken_off():
@@ -59,12 +60,16 @@ def test_wrappers_are_taken_off():
 def test_what_does_not_fit_is_reported():
     checkpoint = draw_checkpoint("fcn_mobilenetv2")
     checkpoint["decode_head.extra.weight"] = torch.empty(3)
+    checkpoint["decode_head.fuse.conv.weight"] = torch.empty(512, 832, 3, 3)  # our own names are not the reference's
+    checkpoint["backbone.blocks.0.0.conv_dw.weight"] = torch.empty(32, 1, 3, 3)
     checkpoint["backbone.conv1.conv.weight"] = torch.empty(32, 4, 3, 3)
     del checkpoint["decode_head.conv_cat.conv.weight"]
     checkpoint = {key: value for key, value in checkpoint.items() if not key.endswith("num_batches_tracked")}
     report = convert_state_dict(checkpoint, "fcn_mobilenetv2")
     assert report.unused == {
-        "decode_head.extra.weight": "fcn_mobilenetv2 has no head.extra.weight",
+        "decode_head.extra.weight": "fcn_mobilenetv2 has no such tensor",
+        "decode_head.fuse.conv.weight": "fcn_mobilenetv2 has no such tensor",
+        "backbone.blocks.0.0.conv_dw.weight": "fcn_mobilenetv2 has no such tensor",
         "backbone.conv1.conv.weight": "of shape (32, 4, 3, 3) where backbone.net.conv_stem.weight has (32, 3, 3, 3)",
     }
     assert sorted(report.missing) == ["backbone.net.conv_stem.weight", "head.fuse.conv.weight"]
@@ -72,10 +77,47 @@ def test_what_does_not_fit_is_reported():
 
 
 def test_a_checkpoint_of_another_model_is_refused():
-    with pytest.raises(ValueError, match=r"must hold decode_head.1.conv_seg.weight; got 340 other names"):
+    with pytest.raises(ValueError, match=r"must hold decode_head.1.conv_seg.weight.*got 340 other names"):
         convert_state_dict(draw_checkpoint("fcn_mobilenetv2"), "ocrnet_hrnet_w18")
-    with pytest.raises(ValueError, match="model_name must be one of 'fcn_mobilenetv2'"):
-        convert_state_dict({}, "fcn")
+    with pytest.raises(ValueError, match="Did you mean 'fcn_mobilenetv2'"):
+        convert_state_dict({}, "fcn_mobilnetv2")
+
+
+def test_what_only_training_reads_may_be_left_out(tmp_path):
+    """An export for inference: no auxiliary head, no oracle projector."""
+    checkpoint = {
+        key: value
+        for key, value in draw_checkpoint("fcn_mobilenetv2").items()
+        if not key.startswith(("auxiliary_head.", "decode_head.apd_proj."))
+    }
+    torch.manual_seed(0)
+    checkpoint = {key: torch.rand(value.shape) for key, value in checkpoint.items()}
+    torch.save(checkpoint, tmp_path / "slim.pth")
+    model, report = import_checkpoint(tmp_path / "slim.pth", "fcn_mobilenetv2")
+    assert report.missing == []
+    assert len(report.notes) == 2
+    assert model.auxiliary is None
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 150, 32, 32)
+    losses = model.loss(torch.randn(2, 3, 32, 32), torch.randint(0, 150, (2, 32, 32)))
+    assert set(losses) == {"plain", "context", "oracle", "distillation", "total"}
+
+
+def test_classes_that_do_not_fit_are_left_out_with_a_note(tmp_path):
+    checkpoint = {key: torch.rand(value.shape) for key, value in draw_checkpoint("fcn_mobilenetv2").items()}
+    torch.save({"state_dict": checkpoint, "meta": {"CLASSES": ("sky", "road")}}, tmp_path / "a.pth")
+    model, report = import_checkpoint(tmp_path / "a.pth", "fcn_mobilenetv2")
+    assert model.class_names is None
+    assert "must be 150 strings" in report.notes[0]
+
+
+def test_windows_with_another_order_of_biases_are_refused(tmp_path):
+    checkpoint = {key: torch.rand(value.shape) for key, value in draw_checkpoint("upernet_swin_tiny").items()}
+    name = "backbone.stages.0.blocks.0.attn.w_msa.relative_position_index"
+    assert name in checkpoint
+    checkpoint[name] = torch.zeros(49, 49, dtype=torch.long)
+    torch.save(checkpoint, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match="not the usual order of a window's biases"):
+        import_checkpoint(tmp_path / "a.pth", "upernet_swin_tiny")
 
 
 @torch.no_grad()

@@ -74,14 +74,44 @@ def test_files_that_are_no_model_are_refused(model, tmp_path):
         with pytest.raises(ValueError, match=rf"arguments that this version .* does not know: \['{argument}'\]"):
             cacseg.load(write("arguments.safetensors", tensors, {**metadata, "arguments": arguments}))
     arguments = json.dumps({**model.arguments, "num_classes": 1})
-    with pytest.raises(ValueError, match="describes a model that cannot be built: num_classes must be at least 2"):
+    with pytest.raises(ValueError, match="it claims 1 classes and holds a classifier of shape"):
         cacseg.load(write("one.safetensors", tensors, {**metadata, "arguments": arguments}))
+    arguments = json.dumps({**model.arguments, "backbone": 5})
+    with pytest.raises(ValueError, match="describes a model that cannot be built"):
+        cacseg.load(write("backbone.safetensors", tensors, {**metadata, "arguments": arguments}))
+    for key, value in (("class_names", '["a"]'), ("palette", '"junk"')):
+        with pytest.raises(ValueError, match=f"{key} of .* must be 4"):
+            cacseg.load(write("classes.safetensors", tensors, {**metadata, key: value}))
+    with pytest.raises(ValueError, match=r"damaged description of its model .class_names"):
+        cacseg.load(write("names.safetensors", tensors, {**metadata, "class_names": "{"}))
     arguments = json.dumps({**model.arguments, "num_classes": 5})
-    with pytest.raises(ValueError, match="does not fit the model it describes"):
+    with pytest.raises(ValueError, match="it claims 5 classes and holds a classifier of shape"):
         cacseg.load(write("five.safetensors", tensors, {**metadata, "arguments": arguments}))
     fewer = {name: value for name, value in tensors.items() if name != "classifier.weight"}
-    with pytest.raises(ValueError, match=r"1 tensors are missing \['classifier.weight'\]"):
+    with pytest.raises(ValueError, match="holds no classifier"):
         cacseg.load(write("fewer.safetensors", fewer, metadata))
+    fewer = {name: value for name, value in tensors.items() if name != "classifier.bias"}
+    with pytest.raises(ValueError, match=r"1 tensors are missing \['classifier.bias'\]"):
+        cacseg.load(write("fewer.safetensors", fewer, metadata))
+
+
+def test_what_was_changed_since_comes_back(tmp_path):
+    import numpy
+
+    model = create_model("fcn", numpy.int64(3), backbone="resnet18", label_smoothing=numpy.float32(0.5)).half()
+    model.mean, model.auxiliary_weight = (0.9, 0.8, 0.7), 0.25
+    model.palette = numpy.zeros((3, 3), dtype=int)
+    model.save(tmp_path / "m.safetensors")
+    again = cacseg.load(tmp_path / "m.safetensors")
+    assert again.mean == (0.9, 0.8, 0.7)
+    assert again.auxiliary_weight == 0.25
+    assert again.palette == [[0, 0, 0]] * 3
+    assert again.classifier.weight.dtype == torch.float16
+    assert again.arguments["label_smoothing"] == 0.5
+    model.class_names = ["a", "b"]
+    with pytest.raises(ValueError, match="class_names of the model must be 3 strings"):
+        model.save(tmp_path / "n.safetensors")
+    assert not (tmp_path / "n.safetensors").exists()
 
 
 def test_a_model_put_together_by_hand_is_not_saved(model, tmp_path):

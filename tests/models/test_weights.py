@@ -83,6 +83,8 @@ def test_the_given_mobilenetv2_weights():
     import timm
     from safetensors.torch import load_file
 
+    with pytest.warns(UserWarning, match=r"does not state how its weights were trained.*Pass mean, std and padding"):
+        create_model("fcn_mobilenetv2", 21, backbone_weights=SHARED)
     half = [0.5, 0.5, 0.5]
     model = create_model("fcn_mobilenetv2", 21, backbone_weights=SHARED, padding="same", mean=half, std=half)
     reference = timm.create_model("mobilenetv2_100", features_only=True, pad_type="same")
@@ -93,3 +95,19 @@ def test_the_given_mobilenetv2_weights():
         torch.testing.assert_close(ours[0], theirs[0])
         torch.testing.assert_close(ours[1], theirs[1])
         assert model.eval()(images).shape == (1, 21, 96, 128)
+
+
+def test_the_backbone_of_a_saved_model_is_read_too(tmp_path):
+    model = create_model("fcn", 3, backbone="resnet18")
+    model.save(tmp_path / "m.safetensors")
+    other = create_model("upernet", 5, backbone="resnet18", backbone_weights=tmp_path / "m.safetensors")
+    assert torch.equal(other.backbone.net.conv1.weight, model.backbone.net.conv1.weight)
+
+
+def test_a_statement_that_is_no_list_is_refused(tmp_path):
+    for mean, words in (("abc", "which is no JSON"), ("0.5", "must state its mean as a list")):
+        save_file({"a": torch.zeros(1)}, tmp_path / "a.safetensors", metadata={"mean": mean})
+        with pytest.raises(ValueError, match=rf"a.safetensors.*{words}"):
+            create_model("fcn_mobilenetv2", 3, backbone_weights=tmp_path / "a.safetensors")
+    with pytest.raises(ValueError, match="exclude each other"):
+        create_model("fcn_mobilenetv2", 3, backbone_weights="a.pth", pretrained=True)

@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.hrnet import fuse_bilinearly
@@ -33,6 +35,7 @@ class Backbone(nn.Module):
         strides: of the four maps.
         indices: which of the net's maps the four are.
         channels_last: whether the net gives [b, h, w, d].
+        multiple: of the sizes that the net takes; images are padded with zeros to it, and the maps cropped again.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class Backbone(nn.Module):
         indices: Sequence[int] = LEVELS,
         *,
         channels_last: bool = False,
+        multiple: int = 1,
     ) -> None:
         super().__init__()
         self.net = net
@@ -52,11 +56,20 @@ class Backbone(nn.Module):
         self.strides = tuple(strides)
         self.indices = tuple(indices)
         self.channels_last = channels_last
+        self.multiple = multiple
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
+        h, w = images.shape[2:]
+        if self.multiple > 1:
+            images = F.pad(images, (0, -w % self.multiple, 0, -h % self.multiple))
         maps = self.net(images)
         pyramid = [maps[index] for index in self.indices]
-        return [level.permute(0, 3, 1, 2).contiguous() for level in pyramid] if self.channels_last else pyramid
+        if self.channels_last:
+            pyramid = [level.permute(0, 3, 1, 2).contiguous() for level in pyramid]
+        if self.multiple > 1:  # -(-h // stride): rounded up, as strided convolutions do
+            pairs = zip(pyramid, self.strides, strict=True)
+            pyramid = [level[:, :, : -(-h // stride), : -(-w // stride)] for level, stride in pairs]
+        return pyramid
 
 
 def make_backbone(
@@ -94,7 +107,8 @@ def make_backbone(
         arguments["drop_path_rate"] = drop_path
     if padding:
         arguments["pad_type"] = padding
-    net = _create(name, arguments)
+    flexible, multiple = find_size_rule(name, arguments)
+    net = _create(name, {**arguments, **flexible})
     strides, channels = net.feature_info.reduction(), net.feature_info.channels()
     expected = tuple(min(stride, output_stride) for stride in STRIDES)
     indices = [index for index, stride in enumerate(strides) if 4 <= stride <= 32]
@@ -107,11 +121,53 @@ def make_backbone(
         dilate_first_blocks(net, output_stride)
     # Only timm's wrappers say so; the networks that are their own feature extractors are all convolutional.
     channels_last = isinstance(net, FeatureDictNet) and net.output_fmt == "NHWC"
-    return Backbone(net, name, [channels[index] for index in indices], expected, indices, channels_last=channels_last)
+    return Backbone(
+        net,
+        name,
+        [channels[index] for index in indices],
+        expected,
+        indices,
+        channels_last=channels_last,
+        multiple=multiple,
+    )
+
+
+def find_size_rule(name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """What lets a timm network take images of any size: further arguments, and the multiple to pad images to.
+
+    Tried on networks without values: as it is at an odd size, then at multiples of 32 and 64, then with timm's
+    switches for other sizes. A network that takes its native size alone is refused here rather than in training.
+    """
+    for flexible in ({}, {"strict_img_size": False}, {"dynamic_img_size": True}):
+        with torch.device("meta"):
+            try:
+                net = _create(name, {**arguments, **flexible, "pretrained": False})
+            except ValueError:
+                if not flexible:
+                    raise
+                continue  # a switch that this network does not have
+            for multiple, size in ((1, (65, 97)), (32, (96, 160)), (64, (128, 320))):
+                try:
+                    net.eval()(torch.empty(1, arguments["in_chans"], *size))
+                except (RuntimeError, AssertionError, ValueError, IndexError):
+                    continue
+                return flexible, multiple
+    raise ValueError(
+        f"a backbone must take images of any size; timm's {name!r} takes neither odd sizes nor multiples of 32 or 64. "
+        "Choose another: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
+    )
 
 
 def check_name(name: str) -> None:
     """The name is one that timm knows; a mistyped one gets the nearest."""
+    if not isinstance(name, str):
+        raise TypeError(f"the backbone must be a name of timm; got {name!r}.")
+    architecture, _, tag = name.partition(".")
+    tags = {full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")}
+    if timm.is_model(name) and tag and tag not in tags:
+        raise ValueError(
+            f"timm has no weights {tag!r} of {architecture!r}; it has {', '.join(sorted(tags)) or 'none'}."
+        )
     if not timm.is_model(name):
         nearest = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"Did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
@@ -128,6 +184,11 @@ def normalisation(name: str, in_channels: int = 3) -> tuple[list[float], list[fl
     if in_channels == len(mean):
         return mean, std
     return [sum(mean) / len(mean)] * in_channels, [sum(std) / len(std)] * in_channels
+
+
+def synchronise_batch_norm(module: nn.Module) -> None:
+    """In place, fused activations included: timm's own conversion."""
+    timm.layers.norm_act.convert_sync_batchnorm(module)
 
 
 def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
@@ -197,8 +258,13 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
     except TypeError as error:
         options = {key: value for key, value in arguments.items() if key not in ("in_chans", "pretrained")}
         raise ValueError(f"timm cannot build {name!r} with {options}: {error}") from error
-    except (RuntimeError, AttributeError, NotImplementedError) as error:
+    except Exception as error:
         if arguments["pretrained"]:
+            raise OSError(
+                f"the pretrained weights of {name!r} could not be had ({type(error).__name__}: {error}). Without a "
+                "network, pass a local file: backbone_weights=PATH."
+            ) from error
+        if not isinstance(error, RuntimeError | AttributeError | NotImplementedError):
             raise
         raise ValueError(
             f"a backbone must give a pyramid of maps; timm offers none for {name!r} ({error}). Choose a "

@@ -15,12 +15,19 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-# Objects that training frameworks leave beside the weights (histories, configurations, scores). They are read as
-# empty placeholders; whatever else a pickle asks for is refused.
-HARMLESS_MODULES = ("mmengine.", "mmcv.", "numpy.")
+# What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
+# placeholders under these names; whatever else a pickle asks for is refused.
+HARMLESS_PACKAGES = ("mmengine.", "mmcv.")
+HARMLESS_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.dtypes")
+# Of those, the names in old files, whose contents torch cannot list beforehand.
+COMMON_NAMES = (
+    "numpy.dtype",
+    "numpy.ndarray",
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
+)
 
 
 class TensorFile(NamedTuple):
@@ -28,6 +35,7 @@ class TensorFile(NamedTuple):
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]  # of safetensors; of a checkpoint of mmsegmentation its classes, as JSON
+    skipped: tuple[str, ...] = ()  # names beside the tensors that hold something else
 
 
 def read_tensors(path: str | Path) -> TensorFile:
@@ -39,7 +47,7 @@ def read_tensors(path: str | Path) -> TensorFile:
     """
     path = Path(path)
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
+        what = "is no regular file" if path.exists() else "does not exist"
         raise FileNotFoundError(f"a file of weights is needed; {path} {what}.")
     with path.open("rb") as file:
         start = file.read(9)
@@ -48,8 +56,7 @@ def read_tensors(path: str | Path) -> TensorFile:
     if start[8:9] == b"{":  # looked at first: the length that stands before it may be any eight bytes
         return _read_safetensors(path)
     if start[:2] == b"PK" or start[:1] == b"\x80":
-        content = _read_pickled(path)
-        return TensorFile(_find_weights(content, path), _find_classes(content))
+        return _find_weights(_read_pickled(path), path)
     raise ValueError(
         f"{path} is neither a safetensors file nor a PyTorch checkpoint (it starts with {start!r}). "
         "Give a .safetensors, .pth or .pt file."
@@ -64,52 +71,60 @@ def write_tensors(
     A crash, a full disk or a folder that cannot be written to leaves whatever was at `path` as it was.
     """
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists already. Choose another name, or pass overwrite=True to replace it.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} does not exist. Create it first.")
+    check_target(path, overwrite)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
     try:
-        save_file(whole, scratch, metadata=dict(metadata))
-        mask = os.umask(0)
-        os.umask(mask)
-        scratch.chmod(0o666 & ~mask)  # as any new file; safetensors keeps its own to the owner
-        with scratch.open("rb") as file:
+        with scratch.open("xb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(scratch, path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """A file can be written there; asked before the work whose result it will hold."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {path.parent} does not exist. Create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {path.parent} cannot be written to. Choose another.")
 
 
 def _read_safetensors(path: Path) -> TensorFile:
     try:
         with safe_open(path, framework="pt") as file:
             return TensorFile({name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {})  # noqa: SIM118
-    except SafetensorError as error:
+    except (SafetensorError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path} is damaged ({error}). Was the download or the copy cut short?") from error
 
 
 def _read_pickled(path: Path) -> Any:
+    if zipfile.is_zipfile(path) and any(name.endswith("/constants.pkl") for name in zipfile.ZipFile(path).namelist()):
+        raise ValueError(f"{path} is a TorchScript program, not a file of weights. Save its state_dict() instead.")
     try:
         placeholders = _placeholders(path)
-        with (
-            _quiet(),
-            torch.serialization.safe_globals(placeholders) if placeholders else nullcontext(),
-        ):
+        with _quiet(), torch.serialization.safe_globals(placeholders) if placeholders else nullcontext():
             return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL (\S+)", str(error)) or re.search(r"(?:class|function) (\S+)", str(error))
-        asks = f"asks for {wanted[1]}" if wanted else "holds more than weights"
+    except Exception as error:  # whatever a damaged or forged file makes of the reader
+        wanted = re.search(r"GLOBAL ([\w.]+) (?:was not an allowed|whose module)", str(error))
+        if isinstance(error, pickle.UnpicklingError) and wanted:
+            raise ValueError(
+                f"{path} asks for {wanted[1]}, which reading weights does not need: loading it could run code, so it "
+                "was refused and nothing was run. Export the weights alone: torch.save(checkpoint['state_dict'], ...)."
+            ) from error
+        reason = str(error).splitlines()[0].split(". ")[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"{path} {asks}, which reading weights does not need: loading it could run code, so it was refused and "
-            "nothing was run. Export the weights alone: torch.save(checkpoint['state_dict'], ...)."
+            f"{path} cannot be read ({reason}): it is damaged, or holds objects beside its weights. Was the download "
+            "or the copy cut short?"
         ) from error
-    except (RuntimeError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is damaged ({reason}). Was the download or the copy cut short?") from error
 
 
 @contextmanager
@@ -122,14 +137,17 @@ def _quiet() -> Iterator[None]:
 
 def _placeholders(path: Path) -> list[Any]:
     """An inert class for each harmless object that the file mentions, under that object's own name."""
+    names = set(COMMON_NAMES)
     try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except (AttributeError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError):
-        return []  # an old torch, an old format or a damaged file: torch.load speaks for itself
-    harmless = [name for name in names if name.startswith(HARMLESS_MODULES)]
+        names.update(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # an old torch (which lacks it), an old format or a damaged file: torch.load speaks for itself
+        if torch.__version__ < "2.6":
+            return []
+    parts = [full.rpartition(".") for full in sorted(names)]
     return [
         type(name, (_Placeholder,), {"__module__": module, "__qualname__": name})
-        for module, _, name in (full.rpartition(".") for full in harmless)
+        for module, _, name in parts
+        if module in HARMLESS_MODULES or f"{module}.".startswith(HARMLESS_PACKAGES)
     ]
 
 
@@ -144,18 +162,24 @@ class _Placeholder:
     def __setstate__(self, _: Any) -> None: ...
 
 
-def _find_weights(content: Any, path: Path) -> dict[str, Tensor]:
+def _find_weights(content: Any, path: Path) -> TensorFile:
     """The dictionary of tensors within what a checkpoint holds."""
+    metadata = _find_classes(content)
     for key in ("state_dict", "model_state_dict", "model", "state_dict_ema"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} must hold a dictionary of tensors; got {type(content).__name__}.")
-    tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in content.items() if isinstance(name, str) and _is_plain(value)}
     if not tensors:
         keys = ", ".join(str(key) for key in list(content)[:5])
         raise ValueError(f"{path} holds no tensors at its top level or under 'state_dict'; got the keys {keys}.")
-    return tensors
+    return TensorFile(tensors, metadata, tuple(str(name) for name in content if name not in tensors))
+
+
+def _is_plain(value: Any) -> bool:
+    """A dense tensor with values."""
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
 
 
 def _find_classes(content: Any) -> dict[str, str]:
@@ -168,4 +192,10 @@ def _find_classes(content: Any) -> dict[str, str]:
         "class_names": meta.get("CLASSES") or newer.get("classes"),
         "palette": meta.get("PALETTE") or newer.get("palette"),
     }
-    return {key: json.dumps(value) for key, value in found.items() if isinstance(value, list | tuple)}
+    stated = {}
+    for key, value in found.items():
+        try:
+            stated[key] = json.dumps(value)
+        except TypeError:  # arrays and the like, which were not read
+            continue
+    return {key: value for key, value in stated.items() if value != "null"}

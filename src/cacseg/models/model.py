@@ -15,7 +15,7 @@ from cacseg import ops
 from cacseg._checks import check_labels
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
-from cacseg.models.backbones import Backbone
+from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
 from cacseg.models.layers import resize
@@ -48,8 +48,7 @@ class AuxiliaryHead(nn.Module):
 class SegmentationModel(nn.Module):
     """`model(images)` gives logits at the images' size; `model.loss(images, labels)` the named training losses.
 
-    Images are [b, c, H, W], normalised with `mean` and `std` by the caller, of any size down to the backbone's
-    largest stride. Labels are [b, H, W].
+    Images are [b, c, H, W] of any size, normalised with `mean` and `std` by the caller. Labels are [b, H, W].
 
     Args:
         backbone: images in, a pyramid of maps out.
@@ -98,8 +97,8 @@ class SegmentationModel(nn.Module):
         self.register_buffer("class_weights", weights, persistent=False)
         self.num_classes: int = classifier.weight.shape[0]
         self.arguments: dict[str, Any] = {}  # of create_model, to build the same model again
-        self.class_names: list[str] | None = None
-        self.palette: list[list[int]] | None = None  # red, green, blue of each class, 0 to 255
+        self.class_names: Sequence[str] | None = None
+        self.palette: Sequence[Sequence[int]] | None = None  # red, green, blue of each class, 0 to 255
 
     @property
     def needs_auxiliary(self) -> bool:
@@ -156,6 +155,15 @@ class SegmentationModel(nn.Module):
 
         write_tensors(path, self.state_dict(), describe(self), overwrite=overwrite)
 
+    def synchronise_batch_norm(self) -> SegmentationModel:
+        """Batch statistics over all devices, in place, for distributed training.
+
+        `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activations that timm fuses into some of its
+        normalisations (MobileNetV2's, EfficientNet's).
+        """
+        synchronise_batch_norm(self)
+        return self
+
     def _decode(self, images: Tensor, *, with_auxiliary: bool) -> tuple[Tensor, Tensor | None]:
         self._check(images)
         pyramid = self.backbone(images)
@@ -182,12 +190,9 @@ class SegmentationModel(nn.Module):
             raise TypeError(
                 f"images must be floating point, normalised with model.mean and model.std; got {images.dtype}."
             )
-        channels, least, shape = len(self.mean), max(self.backbone.strides), tuple(images.shape)
+        channels, shape = len(self.mean), tuple(images.shape)
         if images.ndim != 4 or images.shape[1] != channels:
             hint = " Add the batch dimension: images[None]." if images.ndim == 3 else ""
             raise ValueError(f"images must be [b, {channels}, H, W]; got shape {shape}.{hint}")
-        if images.shape[0] == 0 or min(images.shape[2:]) < least:
-            raise ValueError(
-                f"a batch must have at least 1 image of at least {least} x {least} pixels, the largest stride of "
-                f"{self.backbone.name}; got shape {shape}. Pad or enlarge the images."
-            )
+        if images.numel() == 0:
+            raise ValueError(f"a batch must have at least 1 image of at least 1 pixel; got shape {shape}.")

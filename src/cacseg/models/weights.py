@@ -26,6 +26,11 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
     named in a warning.
     """
     given, ours = file.tensors, backbone.net.state_dict()
+    for prefix in ("backbone.net.", "backbone."):  # of a whole model of ours, or of another library
+        inside = {name: tensor for name, tensor in given.items() if name.startswith(prefix)}
+        if inside:
+            given = {name.removeprefix(prefix): tensor for name, tensor in inside.items()}
+            break
     # timm's feature extractors flatten names, `stages.0.` becoming `stages_0.`: both are one name here.
     by_name = {name.replace("_", "."): name for name in given}
     matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
@@ -62,10 +67,17 @@ class Preprocessing(NamedTuple):
     std: list[float] | None = None
 
 
-def described_preprocessing(file: TensorFile) -> Preprocessing:
+def described_preprocessing(file: TensorFile, source: str = "the file") -> Preprocessing:
     """What the metadata of a file states: padding as it is, mean and std as JSON lists."""
-    mean, std = (json.loads(file.metadata[key]) if key in file.metadata else None for key in ("mean", "std"))
-    return Preprocessing(file.metadata.get("padding"), mean, std)
+    stated = {}
+    for key in ("mean", "std"):
+        try:
+            stated[key] = json.loads(file.metadata.get(key, "null"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{source} states its {key} as {file.metadata[key]!r}, which is no JSON.") from error
+        if stated[key] is not None and not isinstance(stated[key], list):
+            raise ValueError(f"{source} must state its {key} as a list, one number a channel; got {stated[key]!r}.")
+    return Preprocessing(file.metadata.get("padding"), stated["mean"], stated["std"])
 
 
 def _listed(names: list[str], most: int = 4) -> str:

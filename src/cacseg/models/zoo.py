@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from cacseg._checks import check_choice
+from cacseg._checks import check_choice, check_label_smoothing
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import LEVELS, make_backbone, normalisation
@@ -19,8 +21,8 @@ from cacseg.models.files import read_tensors
 from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
 from cacseg.models.ocrnet import OCRNet
 from cacseg.models.upernet import UPerNet
-from cacseg.models.weights import described_preprocessing, load_backbone_weights
-from cacseg.presets import PresetName
+from cacseg.models.weights import Preprocessing, described_preprocessing, load_backbone_weights
+from cacseg.presets import PresetName, fill, get_preset
 
 CHANNELS = 512  # d, of every head's features
 AUXILIARY_CHANNELS = 256
@@ -69,6 +71,7 @@ def create_model(
     pretrained: bool = False,
     backbone_weights: str | Path | None = None,
     auxiliary: bool = True,
+    auxiliary_weight: float = 0.4,
     preset: PresetName = "released",
     ignore_index: int = 255,
     class_weights: Sequence[float] | None = None,
@@ -99,7 +102,8 @@ def create_model(
         pretrained: whether timm downloads weights for the backbone.
         backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
             metadata may state the padding, mean and std that go with them.
-        auxiliary: whether an auxiliary head adds its loss; OCRNet cannot do without it.
+        auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
+            without the head.
         preset: "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
         ignore_index: the label that takes no part.
         class_weights, label_smoothing: of every cross-entropy.
@@ -113,98 +117,132 @@ def create_model(
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
         loss_arguments: further arguments of `ContextLoss`, as in `cacseg.variants`.
     """
-    check_choice("classifier", classifier, ("context", "plain"))
     architecture = find_architecture(name, backbone)
-    if architecture.head == "ocrnet" and not auxiliary:
-        raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
+    _check(architecture, num_classes, classifier, auxiliary, preset, dropout, label_smoothing, std)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
         raise ValueError(
             "classifier_arguments and loss_arguments belong to classifier='context'; got them with 'plain'."
         )
+    if pretrained and backbone_weights is not None:
+        raise ValueError("pretrained=True and backbone_weights exclude each other; got both. Leave one out.")
     file = None if backbone_weights is None else read_tensors(backbone_weights)
-    if file is not None:
-        stated = described_preprocessing(file)
-        padding = stated.padding if padding is None else padding
-        mean, std = stated.mean if mean is None else mean, stated.std if std is None else std
-    padding = padding or ""
-    check_choice("padding", padding, ("", "same"))
-    class_weights = _one_each("class_weights", class_weights, num_classes, "classes")
+    stated = Preprocessing() if file is None else described_preprocessing(file, str(backbone_weights))
     timm_mean, timm_std = normalisation(architecture.backbone, in_channels)
-    mean = _one_each("mean", mean, in_channels, "channels of the images") or timm_mean
-    std = _one_each("std", std, in_channels, "channels of the images") or timm_std
-    if dropout is None:
-        dropout = 0.0 if architecture.head == "ocrnet" else 0.1
-    output_stride = architecture.output_stride if output_stride is None else output_stride
-    drop_path = architecture.drop_path if drop_path is None else drop_path
-
-    head_class, levels = HEADS[architecture.head]
-    body = make_backbone(
-        architecture.backbone,
-        in_channels=in_channels,
-        output_stride=output_stride,
-        drop_path=drop_path,
-        padding=padding,
-        pretrained=pretrained,
-        levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
-    )
-    if file is not None:
-        load_backbone_weights(body, file, source=str(backbone_weights))
-    last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
-    criterion = None
-    if classifier == "context":
-        last = ContextAwareClassifier(
-            CHANNELS,
-            num_classes,
-            dropout=dropout,
-            preset=preset,
-            ignore_index=ignore_index,
-            **(classifier_arguments or {}),
-        )
-        criterion = ContextLoss(
-            preset,
-            ignore_index=ignore_index,
-            class_weights=class_weights,
-            label_smoothing=label_smoothing,
-            **(loss_arguments or {}),
-        )
-    initialise_classifier(last)
-    model = SegmentationModel(
-        body,
-        head_class(body.channels, CHANNELS),
-        last,
-        make_auxiliary(architecture.head, body.channels, num_classes, dropout) if auxiliary else None,
-        criterion,
-        mean=mean,
-        std=std,
-        ignore_index=ignore_index,
-        class_weights=class_weights,
-        label_smoothing=label_smoothing,
-    )
-    model.arguments = {
+    chosen_mean = _one_each("mean", stated.mean if mean is None else mean, in_channels, "channels of the images")
+    chosen_std = _one_each("std", stated.std if std is None else std, in_channels, "channels of the images")
+    arguments: dict[str, Any] = {
         "name": name,
-        "num_classes": num_classes,
+        "num_classes": int(num_classes),
         "classifier": classifier,
         "backbone": backbone,
-        "in_channels": in_channels,
+        "in_channels": int(in_channels),
         "auxiliary": auxiliary,
+        "auxiliary_weight": float(auxiliary_weight),
         "preset": preset,
-        "ignore_index": ignore_index,
-        "class_weights": class_weights,
-        "label_smoothing": label_smoothing,
-        "dropout": dropout,
-        "output_stride": output_stride,
-        "drop_path": drop_path,
-        "padding": padding,
-        "mean": mean,
-        "std": std,
+        "ignore_index": int(ignore_index),
+        "class_weights": _one_each("class_weights", class_weights, num_classes, "classes"),
+        "label_smoothing": float(label_smoothing),
+        "dropout": float(fill(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
+        "output_stride": fill(output_stride, architecture.output_stride),
+        "drop_path": float(fill(drop_path, architecture.drop_path)),
+        "padding": fill(padding, stated.padding or ""),
+        "mean": fill(chosen_mean, timm_mean),
+        "std": fill(chosen_std, timm_std),
         "classifier_arguments": dict(classifier_arguments or {}),
         "loss_arguments": dict(loss_arguments or {}),
     }
+    check_choice("padding", arguments["padding"], ("", "same"))
+    model = _build(architecture, arguments, pretrained)
+    if file is not None:
+        load_backbone_weights(model.backbone, file, source=str(backbone_weights))
+        if padding is None and mean is None and std is None and stated == Preprocessing():
+            warnings.warn(
+                f"{backbone_weights} does not state how its weights were trained: assuming mean {list(model.mean)}, "
+                f"std {list(model.std)} and PyTorch's padding. Pass mean, std and padding if that is not so.",
+                stacklevel=2,
+            )
     return model
+
+
+def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bool) -> SegmentationModel:
+    """The model that resolved arguments describe."""
+    head_class, levels = HEADS[architecture.head]
+    num_classes, dropout, auxiliary = (arguments[key] for key in ("num_classes", "dropout", "auxiliary"))
+    backbone = make_backbone(
+        architecture.backbone,
+        in_channels=arguments["in_channels"],
+        output_stride=arguments["output_stride"],
+        drop_path=arguments["drop_path"],
+        padding=arguments["padding"],
+        pretrained=pretrained,
+        levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
+    )
+    shared = {key: arguments[key] for key in ("ignore_index", "class_weights", "label_smoothing")}
+    last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
+    criterion = None
+    if arguments["classifier"] == "context":
+        preset = arguments["preset"]
+        fixed = {"dropout": dropout, "preset": preset, "ignore_index": arguments["ignore_index"]}
+        further = _further("classifier_arguments", arguments["classifier_arguments"], ContextAwareClassifier, fixed)
+        last = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **further)
+        fixed = {"preset": preset, **shared}
+        criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, fixed))
+    initialise_classifier(last)
+    model = SegmentationModel(
+        backbone,
+        head_class(backbone.channels, CHANNELS),
+        last,
+        make_auxiliary(architecture.head, backbone.channels, num_classes, dropout) if auxiliary else None,
+        criterion,
+        mean=arguments["mean"],
+        std=arguments["std"],
+        auxiliary_weight=arguments["auxiliary_weight"],
+        **shared,
+    )
+    model.arguments = arguments
+    return model
+
+
+def _check(
+    architecture: Architecture,
+    num_classes: int,
+    classifier: str,
+    auxiliary: bool,
+    preset: str,
+    dropout: float | None,
+    label_smoothing: float,
+    std: Sequence[float] | None,
+) -> None:
+    """What both kinds of classifier ask of the arguments."""
+    check_choice("classifier", classifier, ("context", "plain"))
+    get_preset(preset)
+    check_label_smoothing(label_smoothing)
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background counts as a class.")
+    if dropout is not None and not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+    if std is not None and not all(value > 0.0 for value in std):
+        raise ValueError(f"std must be positive; got {list(std)}.")
+    if architecture.head == "ocrnet" and not auxiliary:
+        raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
+
+
+def _further(name: str, given: Mapping[str, Any], owner: type, fixed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Arguments that are the owner's, and not fixed by those of `create_model`."""
+    known = set(inspect.signature(owner).parameters) - set(fixed) - {"in_channels", "num_classes"}
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise ValueError(
+            f"{name} must be arguments of {owner.__name__} that create_model does not have itself; got "
+            f"{', '.join(unknown)}. There are {', '.join(sorted(known))}."
+        )
+    return given
 
 
 def find_architecture(name: str, backbone: str | None) -> Architecture:
     """What a name stands for; a mistyped one gets the nearest."""
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a string; got {name!r}.")
     if name in MODELS:
         if backbone is not None:
             raise ValueError(
