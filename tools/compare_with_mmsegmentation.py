@@ -1,17 +1,8 @@
 """Compares our models with mmsegmentation's, weight for weight: python tools/compare_with_mmsegmentation.py FOLDER
 
-FOLDER holds a file NAME.pt for each model of `cacseg.models.MODELS`, made by a script in an environment with
-mmsegmentation 1.x (mmcv-lite is enough):
-
-1. Build the plain model of the paper's table from mmsegmentation's configuration: 150 classes, 512 channels in the
-   head, `norm_cfg=dict(type="BN")`, `align_corners=False`, the strides and dilations of `MODELS`.
-2. Draw every weight, and every running mean and variance, at random, such that no activation dies or explodes
-   (set the batch statistics from a few random images), and call `model.eval()`.
-3. For two images, "512" (1 x 3 x 512 x 512) and "odd" (1 x 3 x 200 x 264: no level is a multiple of Swin's window),
-   run the model and keep what enters `decode_head.conv_seg`, what leaves it, and the auxiliary head's logits (of
-   OCRNet those of the first stage), none of them upsampled.
-4. `torch.save({"state_dict": model.state_dict(), "image_512": ..., "features_512": ..., "logits_512": ...,
-   "aux_512": ..., "image_odd": ..., "features_odd": ..., "logits_odd": ..., "aux_odd": ...}, "NAME.pt")`.
+FOLDER holds a file NAME.pt for each model of `cacseg.models.MODELS`, written by make_mmsegmentation_reference.py in an
+environment with mmsegmentation: a state dict, and for two images, "512" (1 x 3 x 512 x 512) and "odd" (1 x 3 x 200 x
+264: no level is a multiple of Swin's window), the features, the logits and the auxiliary logits, none upsampled.
 
 Errors are relative: the largest difference over the largest value. The command fails where one is above --limit.
 """
