@@ -4,8 +4,8 @@
 
 Runs in an environment of its own, without cacseg:
 
-    pip install torch==2.13.0 mmengine==0.10.7 mmcv-lite==2.1.0 'numpy<2' 'setuptools<81' 'opencv-python-headless<4.12' \\
-        scipy prettytable packaging matplotlib
+    pip install torch==2.13.0 mmengine==0.10.7 mmcv-lite==2.1.0 scipy prettytable packaging matplotlib
+        'numpy<2' 'setuptools<81' 'opencv-python-headless<4.12'
     pip install --no-deps mmsegmentation==1.2.2
 
 For each model of the paper's table: mmsegmentation's own plain model (its configuration written out, BN instead of
