@@ -64,6 +64,7 @@ SEGFORMER = {
     "depths": [1, 1, 1, 1],
     "num_attention_heads": [1, 1, 2, 2],
     "decoder_hidden_size": 16,
+    "drop_path_rate": 0.0,
 }
 SAPIENS = {
     **VIT,

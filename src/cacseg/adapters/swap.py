@@ -57,7 +57,7 @@ def convert(
         )
     check_unwrapped(model)
     row = row_of(model) or UNKNOWN
-    if row.refusal and seam is None:
+    if row.refusal:
         raise ValueError(f"{row.architecture} cannot be converted: {row.refusal}.")
     check_names(model, row)
     if row.ignore_index:
