@@ -63,7 +63,7 @@ class SeamClassifier(ContextAwareClassifier):
         self.call: Call | None = None
         self.train(replaced.training)
 
-    def forward(self, features: Tensor, *unexpected: Any) -> Tensor:
+    def forward(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """The context logits, or what the call of the model asks for."""
         call = self.call
         if call is not None and call.plain:
