@@ -5,6 +5,9 @@ logits = classifier(features)                            # inference: the contex
 outputs = classifier(features, labels)                   # training
 losses = cacseg.ContextLoss()(outputs, labels)           # named terms and their "total"
 
+model = cacseg.convert(any_segmentation_model)           # of smp, torchvision, transformers, ...
+losses = model.loss(images, labels)
+
 model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cacseg[models]
 losses = model.loss(images, labels)
 model.save("model.safetensors")
@@ -20,6 +23,7 @@ from cacseg.losses import ContextLoss
 from cacseg.ops import upsampled_cross_entropy
 
 if TYPE_CHECKING:
+    from cacseg.adapters import convert, restore
     from cacseg.models import create_model, load
 
 __all__ = [
@@ -27,19 +31,26 @@ __all__ = [
     "ContextLogits",
     "ContextLoss",
     "__version__",
+    "convert",
     "create_model",
     "functional",
     "load",
     "ops",
+    "restore",
     "upsampled_cross_entropy",
     "variants",
 ]
 
-# Found on first use, because they import timm.
+# Found on first use: models import timm, and few programs need both.
 _OF_MODELS = ("create_model", "load", "models")
+_OF_ADAPTERS = ("convert", "restore")
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OF_ADAPTERS:
+        from cacseg import adapters
+
+        return getattr(adapters, name)
     if name not in _OF_MODELS:
         raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
     try:

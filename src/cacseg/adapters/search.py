@@ -1,0 +1,209 @@
+"""Where features become class scores: the convolution by its name, or found by running the model once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cacseg.adapters.seam import CONVOLUTIONS
+from cacseg.classifier import ContextAwareClassifier
+
+# Modules that call the model they hold in a way that hides its methods or copies it. By name: some cannot be imported
+# everywhere.
+WRAPPERS = (
+    "DataParallel",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "FSDPModule",
+    "OptimizedModule",
+    "ScriptModule",
+    "GraphModule",
+)
+
+
+def check_unwrapped(model: nn.Module) -> None:
+    """A model is converted first and wrapped, compiled or traced afterwards; nor is it converted twice."""
+    for kind in type(model).__mro__:
+        if kind.__name__ in WRAPPERS:
+            raise TypeError(
+                f"convert needs the model itself, not a wrapper around it; got {kind.__name__}. Convert first and wrap "
+                "(distribute, compile, trace) the converted model."
+            )
+    if model._compiled_call_impl is not None or "forward" in vars(model):
+        raise TypeError(
+            "convert needs a model with the forward of its class; this one was compiled in place or its forward was "
+            "replaced on the instance. Convert first."
+        )
+    for name, module in model.named_modules():
+        if isinstance(module, ContextAwareClassifier):
+            raise ValueError(
+                f"the model must have a plain classifier; it has a context-aware one already, at {name!r}. A converted "
+                "model becomes the original again with cacseg.restore(model)."
+            )
+
+
+def check_path(model: nn.Module, name: str) -> None:
+    """Nothing on the way from the model to its seam may copy or hide the seam."""
+    steps = name.split(".")
+    for end in range(1, len(steps)):
+        prefix = ".".join(steps[:end])
+        for kind in type(model.get_submodule(prefix)).__mro__:
+            if kind.__name__ in WRAPPERS:
+                raise TypeError(
+                    f"the seam {name!r} must not be inside a wrapper; {prefix!r} is a {kind.__name__}. Unwrap it, "
+                    "convert, and wrap it again."
+                )
+
+
+def get_by_name(model: nn.Module, name: str) -> nn.Module:
+    """The submodule of that name; a wrong name gets the nearest right ones."""
+    modules = dict(model.named_modules())
+    if name and name in modules:
+        return modules[name]
+    convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
+    near = difflib.get_close_matches(name, convolutions, n=3, cutoff=0.5) or convolutions[-3:]
+    listed = ", ".join(repr(key) for key in near) or "none"
+    raise ValueError(
+        f"seam must be the name of a convolution of {type(model).__name__}; got {name!r}. Some it has: {listed}."
+    )
+
+
+def check_replaceable(name: str, module: nn.Module) -> None:
+    """A classifier can stand in the place of an ordinary convolution or linear layer with two outputs or more."""
+    kinds: tuple[type[nn.Module], ...] = (*CONVOLUTIONS, nn.Linear)
+    kind = next((kind for kind in kinds if isinstance(module, kind)), None)
+    if kind is None:
+        raise TypeError(
+            f"the seam must be an nn.Conv1d, Conv2d, Conv3d or Linear; {name!r} is a {type(module).__name__}. Name the "
+            "layer inside it whose outputs are the class scores."
+        )
+    if type(module).forward is not kind.forward or "weight" not in dict(module.named_parameters(recurse=False)):
+        raise TypeError(
+            f"the seam must compute what {kind.__name__} computes from its own weight; {name!r} is a "
+            f"{type(module).__name__} with a computation of its own. Remove parametrisations and adapters first."
+        )
+    assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
+    if module.weight.shape[0] < 2:
+        raise ValueError(
+            f"the classifier must have at least 2 classes; {name!r} has {module.weight.shape[0]}. A softmax over one "
+            "class is constant: for binary segmentation build the model with two classes, background and foreground."
+        )
+    if not isinstance(module, nn.Linear):
+        check_geometry(name, module)
+
+
+def check_geometry(name: str, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
+    """Patches are those of `F.unfold`: 2-D, zeros around the map, the same on both sides, no groups."""
+    pointwise = {*conv.kernel_size, *conv.stride} == {1} and conv.padding in ("same", "valid", (0,) * len(conv.stride))
+    arrived = f"kernel_size={conv.kernel_size}, padding={conv.padding!r}, padding_mode={conv.padding_mode!r}"
+    if conv.groups != 1:
+        raise ValueError(f"the seam must not have groups; {name!r} has groups={conv.groups}.")
+    if not pointwise and (conv.padding_mode != "zeros" or not isinstance(conv, nn.Conv2d)):
+        raise ValueError(
+            f"a seam that is no 1x1 convolution must be an nn.Conv2d that pads with zeros; {name!r} has {arrived}. "
+            "Pad in a module of its own before the convolution."
+        )
+    if conv.padding == "same" and any(d * (k - 1) % 2 for k, d in zip(conv.kernel_size, conv.dilation, strict=True)):
+        raise ValueError(f"a seam must pad both sides alike; {name!r} has {arrived}. Use an odd kernel.")
+
+
+def find_by_running(model: nn.Module, example: Tensor | None) -> str:
+    """The name of the one 1x1 convolution that the first output map comes from with no other weights in between.
+
+    Every module with parameters has its output cut from the graph on the way; those that the output still depends on
+    are the last ones.
+    """
+    outputs: dict[str, Tensor] = {}
+
+    def cut(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+            if not isinstance(output, Tensor) or not output.is_floating_point():
+                return output
+            outputs[name] = output.detach().requires_grad_()
+            return outputs[name]
+
+        return hook
+
+    modules = dict(model.named_modules())
+    modes = {module: module.training for module in modules.values()}
+    holders = [name for name, module in modules.items() if name and [*module.parameters(recurse=False)]]
+    hooks = [modules[name].register_forward_hook(cut(name)) for name in holders]
+    try:
+        model.eval()  # batch statistics stay as they are
+        with torch.enable_grad():
+            answer = run_once(model, example)
+            scores = next((tensor for tensor in tensors_in(answer) if tensor.ndim == 4), None)
+            if scores is None or not scores.requires_grad:
+                raise ValueError(
+                    f"the seam is found from a first output [b, n, H, W] that depends on a convolution; "
+                    f"{type(model).__name__} returned {describe(answer)}. Name it: convert(model, seam=...)."
+                )
+            gradients = torch.autograd.grad(scores.sum(), [*outputs.values()], allow_unused=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    last = [name for name, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
+    return check_found(modules, last, scores.shape[1])
+
+
+def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -> str:
+    """Exactly one module comes last, it is a 1x1 convolution, and its channels are the output's."""
+    found = ", ".join(f"{name!r} ({type(modules[name]).__name__})" for name in last) or "none"
+    if len(last) != 1:
+        raise ValueError(
+            f"one convolution must make the class scores; the output comes from {len(last)} modules: {found}. Where "
+            "one of them alone makes the scores, name it: convert(model, seam=...); where they are summed there is no "
+            "single classifier to replace."
+        )
+    module = modules[last[0]]
+    if not isinstance(module, nn.Conv2d):
+        raise ValueError(
+            f"the last module with weights must be a 1x1 convolution; it is {found}. What comes after the classifier "
+            "has no part in its losses; name the convolution all the same with convert(model, seam=...)."
+        )
+    if set(module.kernel_size) != {1} or module.out_channels != channels:
+        raise ValueError(
+            f"the last convolution must be 1x1 with as many channels as the output ({channels}); {last[0]!r} has "
+            f"kernel_size={module.kernel_size} and {module.out_channels} channels. If it makes the class scores, name "
+            f"it: convert(model, seam={last[0]!r})."
+        )
+    return last[0]
+
+
+def run_once(model: nn.Module, example: Tensor | None) -> Any:
+    """The answer to the example, or to a small random image."""
+    if example is not None:
+        return model(example)
+    weight = next((one for one in model.parameters() if one.is_floating_point()), torch.zeros(()))
+    noise = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    try:
+        return model(noise.to(device=weight.device, dtype=weight.dtype))
+    except Exception as error:
+        raise ValueError(
+            f"the seam is found by running the model once, and {type(model).__name__} does not run on a [1, 3, 64, 64] "
+            f"image: {type(error).__name__}: {error}. Pass images that it takes, convert(model, example=images), or "
+            "the name of the convolution, convert(model, seam=...)."
+        ) from error
+
+
+def tensors_in(answer: Any) -> Iterator[Tensor]:
+    """The tensors of nested tuples, lists and dicts, in order."""
+    if isinstance(answer, Tensor):
+        yield answer
+    elif isinstance(answer, dict):
+        for value in answer.values():
+            yield from tensors_in(value)
+    elif isinstance(answer, list | tuple):
+        for value in answer:
+            yield from tensors_in(value)
+
+
+def describe(answer: Any) -> str:
+    shapes = [str(tuple(tensor.shape)) for tensor in tensors_in(answer)]
+    return f"{type(answer).__name__} with tensors of shape {', '.join(shapes) or 'none'}"

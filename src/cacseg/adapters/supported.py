@@ -1,0 +1,35 @@
+"""The one table of architectures; docs/convert.md shows it."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from cacseg.adapters import mmseg, smp, torchvision, transformers
+from cacseg.adapters.rows import Row
+
+SUPPORTED: dict[tuple[str, str], Row] = {
+    (row.package, row.architecture): row for row in (*smp.ROWS, *torchvision.ROWS, *transformers.ROWS, *mmseg.ROWS)
+}
+
+
+def row_of(model: nn.Module) -> Row | None:
+    """What is known of the model's class, or of the nearest class it inherits from."""
+    for kind in type(model).__mro__:
+        row = SUPPORTED.get((kind.__module__.split(".")[0], kind.__name__))
+        if row is not None:
+            return row
+    return None
+
+
+def as_markdown() -> str:
+    """The table of the documentation."""
+    lines = ["| library | architecture | seam | remarks |", "|---|---|---|---|"]
+    for row in SUPPORTED.values():
+        remarks = [row.remark] if row.remark else []
+        if row.auxiliary:
+            remarks.append(f"auxiliary `{row.auxiliary}`")
+        seam = f"`{row.seam}`" if row.seam else "refused"
+        if row.refusal:
+            remarks.insert(0, row.refusal)
+        lines.append(f"| {row.package} | `{row.architecture}` | {seam} | {'; '.join(remarks)} |")
+    return "\n".join(lines)

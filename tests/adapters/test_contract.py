@@ -1,0 +1,121 @@
+"""What holds for every architecture: one test, over small models of the three libraries with random weights."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import cacseg
+from architectures import ARCHITECTURES, N, build, draw, scores_of
+
+TERMS = ["plain", "context", "oracle", "distillation"]
+
+
+def tensors_of(output):
+    """Names and shapes of what a model returns."""
+    if isinstance(output, Tensor):
+        return {"": tuple(output.shape)}
+    return {key: tuple(value.shape) for key, value in output.items() if isinstance(value, Tensor)}
+
+
+def without_gradient(model):
+    return {name for name, one in model.named_parameters() if one.requires_grad and one.grad is None}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_contract(name):
+    torch.set_num_threads(1)
+    model, (images, labels) = build(name), draw(name)
+    kind, keys = type(model), {key: value.clone() for key, value in model.state_dict().items()}
+    parameters = dict(model.named_parameters())
+    model.train()
+    sum(value.sum() for value in loose(model(images)) if value.requires_grad).backward()
+    unused = without_gradient(model)  # by the original too: mask tokens, last layers whose output nobody reads
+    model.zero_grad()
+    model.load_state_dict(keys)  # the batch statistics from before
+    with torch.no_grad():
+        before = model.eval()(images)
+
+    converted = cacseg.convert(model)
+    assert converted is model
+    assert isinstance(model, kind)
+    assert all(one is parameters[key] for key, one in model.named_parameters() if key in parameters)
+
+    with torch.no_grad():
+        after, plain = model(images), model.plain(images)
+    assert type(after) is type(before)
+    assert type(plain) is type(before)
+    assert tensors_of(after) == tensors_of(plain) == tensors_of(before)
+    assert torch.equal(scores_of(plain), scores_of(before))
+    assert not torch.allclose(scores_of(after), scores_of(before))
+    assert scores_of(after).isfinite().all()
+
+    model.train()
+    assert tensors_of(model(images)) == tensors_of(before)  # no labels, no losses
+    losses = model.loss(images, labels)
+    auxiliary = ["auxiliary"] if model.conversion.auxiliary else []
+    assert list(losses) == [*TERMS, *auxiliary, "total"]
+    assert all(value.isfinite() for value in losses.values())
+    weights = {**dict.fromkeys(TERMS, 1.0), "auxiliary": 0.4}
+    total = sum(weights[term] * losses[term] for term in [*TERMS, *auxiliary])
+    torch.testing.assert_close(losses["total"], total)
+    model.zero_grad()
+    losses["total"].backward()
+    assert without_gradient(model) <= unused
+    assert all(one.grad.isfinite().all() for one in model.parameters() if one.grad is not None)
+
+    leak_nothing(model.eval(), images, labels)
+    survive_copies(model, images)
+    with torch.no_grad():
+        tuned = model.plain(images)
+    restored = cacseg.restore(model)
+    assert restored is model
+    assert type(model) is kind
+    assert list(model.state_dict()) == list(keys)
+    assert [one for one, _ in model.named_modules()] == [one for one, _ in ARCHITECTURES[name]().named_modules()]
+    with torch.no_grad():
+        assert torch.equal(scores_of(model(images)), scores_of(tuned))
+
+
+def loose(output):
+    return [output] if isinstance(output, Tensor) else [value for value in output.values() if isinstance(value, Tensor)]
+
+
+def leak_nothing(model, images, labels):
+    """Neither a call with labels nor one that fails leaves a trace in the next."""
+    seam = model.get_submodule(model.seam)
+    with torch.no_grad():
+        clean = scores_of(model(images))
+        model.loss(images, labels)
+        assert seam.call is None
+        hook = seam.register_forward_hook(lambda *_: 1 / 0)
+        for attempt in (lambda: model.loss(images, labels), lambda: model.plain(images), lambda: model(images)):
+            with pytest.raises(ZeroDivisionError):
+                attempt()
+            assert seam.call is None
+        hook.remove()
+        with pytest.raises(ValueError, match=rf"labels must be in \[0, {N}\)"):
+            model.loss(images, labels.clamp(max=N - 1) + 1)
+        assert torch.equal(scores_of(model(images)), clean)
+
+
+def survive_copies(model, images):
+    """deepcopy and a state dict give the same answers, and share nothing."""
+    with torch.no_grad():
+        expected = scores_of(model(images))
+        copied = copy.deepcopy(model)
+        assert type(copied) is type(model)
+        other = cacseg.convert(copy.deepcopy(cacseg.restore(copy.deepcopy(model))))
+        assert not torch.equal(scores_of(other(images)), expected)  # new projectors
+        other.load_state_dict(model.state_dict())
+        for one in (copied, other):
+            assert torch.equal(scores_of(one(images)), expected)
+            one.get_submodule(one.seam).weight.zero_()
+        assert torch.equal(scores_of(model(images)), expected)
+
+
+def test_the_contract_covers_the_libraries():
+    libraries = [name.split()[0] for name in ARCHITECTURES]
+    assert len(libraries) >= 25
+    assert set(libraries) == {"smp", "torchvision", "transformers"}

@@ -1,0 +1,246 @@
+"""Finding the seam, and refusing what has none: the words say what must hold, what arrived and what to do."""
+
+import logging
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import cacseg
+from architectures import N, build, draw, segmentation, smp
+from cacseg.adapters.transformers import MASKS
+
+
+class Own(nn.Module):
+    """A model of no known library: two 1x1 convolutions, the second makes the scores."""
+
+    def __init__(self, head=None, in_channels=3):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(in_channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, N, 1), nn.ReLU()
+        )
+        self.decode_head = nn.Module()
+        self.decode_head.conv_seg = head or nn.Conv2d(N, N, 1)
+
+    def forward(self, images):
+        return {"logits": [self.decode_head.conv_seg(self.body(images))]}
+
+
+def test_the_last_1x1_convolution_is_found_and_reported(caplog):
+    original = Own()
+    original.body[1].train()
+    original.decode_head.eval()
+    modes = [module.training for module in original.modules()]
+    statistics = original.body[1].running_mean.clone()
+    torch.manual_seed(5)
+    expected_noise = torch.get_rng_state()
+    with caplog.at_level(logging.WARNING, "cacseg"):
+        torch.manual_seed(5)
+        name = cacseg.adapters.search.find_by_running(original, None)
+        assert torch.equal(torch.get_rng_state(), expected_noise)
+        model = cacseg.convert(original)
+    assert name == model.seam == "decode_head.conv_seg"
+    assert caplog.messages == ["cacseg.convert: Own makes its class scores at 'decode_head.conv_seg'"]
+    assert [module.training for module in cacseg.restore(model).modules()] == modes
+    assert torch.equal(original.body[1].running_mean, statistics)
+    assert not [module for module in original.modules() if module._forward_hooks]
+
+
+def test_an_example_is_run_where_the_default_does_not_fit():
+    with pytest.raises(ValueError, match=r"does not run on a \[1, 3, 64, 64\] image.*convert\(model, example=images\)"):
+        cacseg.convert(Own(in_channels=4))
+    assert cacseg.convert(Own(in_channels=4), example=torch.randn(2, 4, 16, 16)).seam == "decode_head.conv_seg"
+
+
+def test_a_model_of_ones_own_trains():
+    model, (images, labels) = cacseg.convert(Own(), seam="decode_head.conv_seg"), draw()
+    assert model(images)["logits"][0].shape == (2, N, 64, 64)
+    losses = model(images, labels)
+    losses["total"].backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+class EncoderDecoder(nn.Module):
+    """What cacseg knows of mmsegmentation's class of that name: its names, and that its head drops channels."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = nn.Conv2d(3, 8, 3, padding=1)
+        self.decode_head = nn.Module()
+        self.decode_head.conv_seg = nn.Conv2d(8, N, 1)
+        self.decode_head.dropout = nn.Dropout2d(0.1)
+
+    def forward(self, inputs, data_samples=None, mode="tensor"):
+        return self.decode_head.conv_seg(self.decode_head.dropout(self.backbone(inputs)))
+
+    def loss(self, inputs, data_samples):
+        raise NotImplementedError
+
+
+EncoderDecoder.__module__ = "mmseg.models.segmentors.encoder_decoder"
+
+
+def test_mmsegmentation():
+    model, (images, labels) = cacseg.convert(EncoderDecoder()), draw()
+    assert (model.seam, model.conversion.dropout) == ("decode_head.conv_seg", "decode_head.dropout")
+    assert model.loss(images, labels)["total"].isfinite()
+    torch.manual_seed(0)
+    given = model(images, labels=labels)
+    torch.manual_seed(0)
+    torch.testing.assert_close(given, model(images, None, "tensor", labels))
+    with pytest.raises(TypeError, match=r"labels must be a torch.Tensor of integers \[b, H, W\]; got list"):
+        model.loss(images, [object()])
+
+
+def two_heads():
+    class Sum(Own):
+        def forward(self, images):
+            features = self.body(images)
+            return self.decode_head.conv_seg(features) + self.body[3](self.body[:3](images))
+
+    return Sum()
+
+
+class Named(Own):
+    def __init__(self):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss()
+
+
+class Custom(nn.Conv2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+REFUSED = {
+    "lraspp": (
+        lambda: segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=N),
+        ValueError,
+        "LRASPP cannot be converted: its scores are the sum of two classifiers",
+    ),
+    "one class": (
+        lambda: smp.Unet("resnet18", encoder_weights=None),
+        ValueError,
+        "at least 2 classes; 'segmentation_head.0' has 1.*build the model with two classes, background and foreground",
+    ),
+    "labels of images": (
+        lambda: smp.Unet("resnet18", encoder_weights=None, classes=N, aux_params={"classes": 2}),
+        ValueError,
+        "has a classification head.*without aux_params",
+    ),
+    "data parallel": (lambda: nn.DataParallel(Own()), TypeError, "not a wrapper around it; got DataParallel. Convert"),
+    "compiled": (lambda: torch.compile(Own()), TypeError, "got OptimizedModule. Convert first and wrap"),
+    "traced": (lambda: torch.fx.symbolic_trace(nn.Sequential(nn.Conv2d(3, N, 1))), TypeError, "got GraphModule"),
+    "two heads": (two_heads, ValueError, r"comes from 2 modules: 'body.3' \(Conv2d\), 'decode_head.conv_seg'"),
+    "3x3": (
+        lambda: Own(nn.Conv2d(N, N, 3, padding=1)),
+        ValueError,
+        r"has kernel_size=\(3, 3\).*convert\(model, seam='decode_head.conv_seg'\)",
+    ),
+    "after it": (
+        lambda: Own(nn.Sequential(nn.Conv2d(N, N, 1), nn.BatchNorm2d(N))),
+        ValueError,
+        r"must be a 1x1 convolution; it is 'decode_head.conv_seg.1' \(BatchNorm2d\)",
+    ),
+    "no map": (
+        lambda: nn.Sequential(nn.Conv2d(3, N, 1), nn.Flatten()),
+        ValueError,
+        r"Sequential returned Tensor with tensors of shape \(1, 20480\)",
+    ),
+    "its own loss": (Named, ValueError, "Named has loss of its own. Rename"),
+    "no module": (lambda: 3, TypeError, "needs an nn.Module; got int"),
+    "own forward": (
+        lambda: Own(Custom(N, N, 1)),
+        TypeError,
+        "'decode_head.conv_seg' is a Custom with a computation of its own",
+    ),
+    "converted": (lambda: cacseg.convert(Own()), ValueError, "converted already, at 'decode_head.conv_seg'"),
+    "context-aware": (
+        lambda: Own(cacseg.ContextAwareClassifier(N, N)),
+        ValueError,
+        "it has a context-aware one already, at 'decode_head.conv_seg'",
+    ),
+    "compiled in place": (lambda: compiled_in_place(), TypeError, "compiled in place or its forward was replaced"),
+}
+
+
+def compiled_in_place():
+    model = Own()
+    model.compile()
+    return model
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name):
+    make, error, words = REFUSED[name]
+    with pytest.raises(error, match=words):
+        cacseg.convert(make())
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_mask_classifiers_are_refused(name):
+    kind = getattr(transformers, name)
+    model = kind.__new__(kind)  # the class is enough; some cannot be built without further packages
+    nn.Module.__init__(model)
+    for seam in (None, "class_predictor"):
+        with pytest.raises(ValueError, match=f"{name} cannot be converted: it classifies masks, not pixels"):
+            cacseg.convert(model, seam=seam)
+
+
+@pytest.mark.parametrize(
+    ("head", "error", "words"),
+    [
+        (nn.Conv2d(N, N, 3, padding=1, padding_mode="reflect"), ValueError, "pads with zeros.*padding_mode='reflect'"),
+        (nn.Conv2d(N, N, 1, groups=N), ValueError, "must not have groups; 'decode_head.conv_seg' has groups=5"),
+        (nn.Conv2d(N, N, 2, padding="same"), ValueError, "pad both sides alike"),
+        (nn.Conv1d(N, N, 3), ValueError, "must be an nn.Conv2d that pads"),
+        (nn.ConvTranspose2d(N, N, 1), TypeError, "'decode_head.conv_seg' is a ConvTranspose2d"),
+        (nn.utils.parametrizations.weight_norm(nn.Conv2d(N, N, 1)), TypeError, "Remove parametrisations"),
+        (nn.Sequential(nn.Conv2d(N, N, 1)), TypeError, "Name the layer inside it"),
+    ],
+)
+def test_seams_that_cannot_be_replaced(head, error, words):
+    with pytest.raises(error, match=words):
+        cacseg.convert(Own(head), seam="decode_head.conv_seg")
+
+
+def test_a_wrong_name_gets_the_near_ones():
+    with pytest.raises(ValueError, match=r"got 'decode_head.conv_sec'. Some it has: 'decode_head.conv_seg'"):
+        cacseg.convert(Own(), seam="decode_head.conv_sec")
+
+
+def test_a_wrapper_around_the_seam():
+    model = Own()
+    model.body = nn.DataParallel(model.body)
+    assert cacseg.convert(model).seam == "decode_head.conv_seg"  # beside it is no matter
+    model = nn.Sequential(nn.DataParallel(nn.Sequential(nn.Conv2d(3, N, 1))))
+    with pytest.raises(TypeError, match=r"'0.module.0' must not be inside a wrapper; '0' is a DataParallel"):
+        cacseg.convert(model, seam="0.module.0")
+
+
+def test_a_refused_model_is_as_it_was():
+    model = build("smp Unet")
+    kind, names = type(model), [name for name, _ in model.named_modules()]
+    with pytest.raises(ValueError, match="scale must be positive"):
+        cacseg.convert(model, scale=-1.0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tau'"):
+        cacseg.convert(model, tau=1.0)
+    with pytest.raises(ValueError, match="weight of the distillation term"):
+        cacseg.convert(model, loss_arguments={"kl_weight": -1.0})
+    assert type(model) is kind
+    assert [name for name, _ in model.named_modules()] == names
+
+
+def test_only_a_converted_model_is_restored():
+    with pytest.raises(TypeError, match=r"a model that cacseg.convert returned; got Own"):
+        cacseg.restore(Own())
+
+
+def test_a_subclass_of_a_known_architecture_is_known():
+    class Mine(smp.Unet):
+        pass
+
+    model = cacseg.convert(Mine("resnet18", encoder_weights=None, classes=N))
+    assert model.seam == "segmentation_head.0"
+    assert isinstance(model, Mine)

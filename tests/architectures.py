@@ -1,0 +1,160 @@
+"""Small models of the three libraries with random weights, by name; tests/adapters read them."""
+
+import functools
+import importlib
+
+import torch
+import transformers
+from transformers import modeling_outputs
+
+from cacseg._torchvision import ensure_torchvision_imports
+
+ensure_torchvision_imports()
+smp = importlib.import_module("segmentation_models_pytorch")
+segmentation = importlib.import_module("torchvision.models.segmentation")
+
+N, SIZE = 5, 64
+LABELS = {"num_labels": N}
+VIT = {"hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 64, "image_size": SIZE}
+
+
+def build_smp(name, encoder="resnet18", **arguments):
+    return getattr(smp, name)(encoder, encoder_weights=None, classes=N, **arguments)
+
+
+def build_torchvision(name, aux=True):
+    return getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=N, aux_loss=aux)
+
+
+def build_transformers(name, **arguments):
+    kind = getattr(transformers, f"{name}ForSemanticSegmentation")
+    return kind(kind.config_class(**{**LABELS, **arguments}))
+
+
+def build_upernet(backbone):
+    backbones = {
+        "convnext": transformers.ConvNextConfig(
+            hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], out_features=["stage1", "stage2", "stage3", "stage4"]
+        ),
+        "swin": transformers.SwinConfig(
+            image_size=SIZE,
+            embed_dim=8,
+            depths=[1, 1, 1, 1],
+            num_heads=[1, 1, 2, 2],
+            window_size=2,
+            out_features=["stage1", "stage2", "stage3", "stage4"],
+        ),
+    }
+    return build_transformers(
+        "UperNet", backbone_config=backbones[backbone], hidden_size=16, auxiliary_channels=8, pool_scales=[1, 2]
+    )
+
+
+BEIT = {**VIT, "patch_size": 8, "out_indices": [1, 2, 3, 4], "pool_scales": [1, 2], "auxiliary_channels": 8}
+DPT = {
+    **VIT,
+    "patch_size": 8,
+    "backbone_out_indices": [0, 1, 2, 3],
+    "neck_hidden_sizes": [8, 8, 16, 16],
+    "fusion_hidden_size": 16,
+    "is_hybrid": False,
+}
+SEGFORMER = {
+    "hidden_sizes": [8, 16, 24, 32],
+    "depths": [1, 1, 1, 1],
+    "num_attention_heads": [1, 1, 2, 2],
+    "decoder_hidden_size": 16,
+    "drop_path_rate": 0.0,
+}
+SAPIENS = {
+    **VIT,
+    "patch_size": 16,
+    "num_attention_heads": 2,
+    "head_config": transformers.Sapiens2HeadConfig(
+        upsample_out_channels=[16, 16], upsample_kernel_sizes=[4, 4], conv_out_channels=[16], conv_kernel_sizes=[1]
+    ),
+}
+TIPS = {
+    "backbone_config": transformers.Tipsv2VisionConfig(
+        **VIT, patch_size=8, out_indices=[1, 2, 3, 4], apply_layernorm=True, reshape_hidden_states=False
+    ),
+    "neck_hidden_sizes": [8, 8, 16, 16],
+    "fusion_hidden_size": 16,
+}
+SMALL = functools.partial(build_smp, encoder="mobilenet_v2")
+
+ARCHITECTURES = {
+    "smp Unet": lambda: build_smp("Unet"),
+    "smp Unet, softmax after it": lambda: build_smp("Unet", activation="softmax2d"),
+    "smp UnetPlusPlus": lambda: SMALL("UnetPlusPlus"),
+    "smp MAnet": lambda: SMALL("MAnet"),
+    "smp Linknet": lambda: build_smp("Linknet"),
+    "smp FPN": lambda: SMALL("FPN", decoder_pyramid_channels=32, decoder_segmentation_channels=32),
+    "smp PSPNet": lambda: build_smp("PSPNet", psp_out_channels=32),
+    "smp PAN": lambda: build_smp("PAN"),
+    "smp DeepLabV3": lambda: build_smp("DeepLabV3", decoder_channels=32),
+    "smp DeepLabV3Plus": lambda: build_smp("DeepLabV3Plus", decoder_channels=32),
+    "smp UPerNet": lambda: build_smp("UPerNet", decoder_channels=32),
+    "smp Segformer": lambda: build_smp("Segformer", encoder="mit_b0", decoder_segmentation_channels=32),
+    "smp DPT": lambda: smp.DPT(
+        "tu-vit_tiny_patch16_224.augreg_in21k",
+        encoder_weights=None,
+        classes=N,
+        encoder_depth=4,
+        decoder_intermediate_channels=(8, 8, 16, 16),
+        decoder_fusion_channels=16,
+        dynamic_img_size=True,
+    ),
+    "torchvision fcn_resnet50": lambda: build_torchvision("fcn_resnet50"),
+    "torchvision fcn_resnet101, no aux": lambda: build_torchvision("fcn_resnet101", aux=None),
+    "torchvision deeplabv3_resnet50": lambda: build_torchvision("deeplabv3_resnet50"),
+    "torchvision deeplabv3_resnet101, no aux": lambda: build_torchvision("deeplabv3_resnet101", aux=None),
+    "torchvision deeplabv3_mobilenet_v3_large": lambda: build_torchvision("deeplabv3_mobilenet_v3_large"),
+    "transformers Beit": lambda: build_transformers("Beit", **BEIT),
+    "transformers Beit, no auxiliary": lambda: build_transformers("Beit", **BEIT, use_auxiliary_head=False),
+    "transformers Data2VecVision": lambda: build_transformers("Data2VecVision", **BEIT),
+    "transformers DPT": lambda: build_transformers("DPT", **DPT),
+    "transformers DPT, no auxiliary": lambda: build_transformers("DPT", **DPT, use_auxiliary_head=False),
+    "transformers MobileNetV2": lambda: build_transformers("MobileNetV2", depth_multiplier=0.35),
+    "transformers MobileViT": lambda: build_transformers(
+        "MobileViT", hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32], aspp_out_channels=16
+    ),
+    "transformers MobileViTV2": lambda: build_transformers("MobileViTV2", width_multiplier=0.25, aspp_out_channels=16),
+    "transformers Sapiens2": lambda: build_transformers("Sapiens2", **SAPIENS),
+    "transformers Segformer": lambda: build_transformers("Segformer", **SEGFORMER),
+    "transformers Tipsv2Dpt": lambda: build_transformers("Tipsv2Dpt", **TIPS),
+    "transformers UperNet with ConvNeXt": lambda: build_upernet("convnext"),
+    "transformers UperNet with Swin": lambda: build_upernet("swin"),
+}
+
+
+SIZES = {"smp PAN": 128}  # where the smallest image is larger
+
+
+def build(name):
+    """The model in eval mode, with batch statistics that fit its features, so that none is degenerate."""
+    torch.manual_seed(0)
+    model = ARCHITECTURES[name]()
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.train()(draw(name, seed=1)[0])
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    return model.eval()
+
+
+def draw(name="", b=2, seed=0):
+    size, generator = SIZES.get(name, SIZE), torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, N, (b, size, size), generator=generator)
+    labels[:, :3] = 255
+    return torch.randn(b, 3, size, size, generator=generator), labels
+
+
+def scores_of(output):
+    """The logits in whatever a library returns."""
+    if isinstance(output, modeling_outputs.SemanticSegmenterOutput):
+        return output.logits
+    return output["out"] if isinstance(output, dict) else output
