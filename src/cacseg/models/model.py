@@ -16,6 +16,7 @@ from cacseg._checks import check_labels
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import Backbone, synchronise_batch_norm
+from cacseg.models.description import describe
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
 from cacseg.models.layers import resize
@@ -151,9 +152,11 @@ class SegmentationModel(nn.Module):
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """One safetensors file with weights and description, written whole or not at all: `cacseg.load(path)`."""
-        from cacseg.models.saved import describe
-
-        write_tensors(path, self.state_dict(), describe(self), overwrite=overwrite)
+        arguments = dict(self.arguments)
+        if arguments:  # what may have been changed since the model was created
+            arguments |= {"mean": self.mean, "std": self.std, "auxiliary_weight": self.auxiliary_weight}
+        metadata = describe(arguments, self.class_names, self.palette)
+        write_tensors(path, self.state_dict(), metadata, overwrite=overwrite)
 
     def synchronise_batch_norm(self) -> SegmentationModel:
         """Batch statistics over all devices, in place, for distributed training.

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from cacseg._checks import check_choice
+from cacseg.models.description import check_classes
 from cacseg.models.files import read_tensors
 from cacseg.models.model import SegmentationModel
-from cacseg.models.saved import check_classes
 from cacseg.models.zoo import MODELS, create_model, find_architecture
 
 

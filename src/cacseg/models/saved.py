@@ -11,32 +11,10 @@ from typing import Any
 import torch
 
 from cacseg._version import __version__
+from cacseg.models.description import FORMAT, check_classes
 from cacseg.models.files import TensorFile, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.zoo import create_model
-
-FORMAT = "cacseg model 1"
-
-
-def describe(model: SegmentationModel) -> dict[str, str]:
-    """The metadata of a saved model: strings, as safetensors wants, of JSON."""
-    if not model.arguments:
-        raise ValueError(
-            "only a model of cacseg.create_model can be saved so that it loads again; this one was put together by "
-            "hand. Save model.state_dict() instead."
-        )
-    changeable = {"mean": model.mean, "std": model.std, "auxiliary_weight": model.auxiliary_weight}
-    facts = {
-        "arguments": {**model.arguments, **changeable},
-        "class_names": model.class_names,
-        "palette": model.palette,
-        "mean": model.mean,
-        "std": model.std,
-    }
-    described = {key: json.dumps(value, default=_as_list) for key, value in facts.items()}
-    names, palette = json.loads(described["class_names"]), json.loads(described["palette"])
-    check_classes(names, palette, model.num_classes, "the model")
-    return {"format": FORMAT, "cacseg_version": __version__, "model": model.arguments["name"], **described}
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationModel:
@@ -60,29 +38,6 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationMo
     check_classes(model.class_names, model.palette, model.num_classes, str(path))
     model.to(file.tensors["classifier.weight"].dtype).load_state_dict(file.tensors)
     return model.to(device).eval()
-
-
-def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:
-    """A name and a colour for each class, or none at all."""
-    if names is not None and not (len(names) == num_classes and all(isinstance(name, str) for name in names)):
-        raise ValueError(f"class_names of {source} must be {num_classes} strings; got {str(names)[:80]}.")
-    if palette is None:
-        return
-    colours = [colour for colour in palette if isinstance(colour, list | tuple) and len(colour) == 3]
-    whole = all(isinstance(value, int) and 0 <= value <= 255 for colour in colours for value in colour)
-    if len(colours) != num_classes or len(palette) != num_classes or not whole:
-        raise ValueError(
-            f"palette of {source} must be {num_classes} colours of red, green and blue in 0..255; got "
-            f"{str(palette)[:80]}."
-        )
-
-
-def _as_list(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch as Python's, for JSON."""
-    try:
-        return value.tolist()
-    except AttributeError:
-        raise ValueError(f"a saved model can hold numbers, strings and lists of them; got {value!r}.") from None
 
 
 def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
