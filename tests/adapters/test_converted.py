@@ -321,3 +321,16 @@ def test_a_saved_transformer_names_its_architecture(tmp_path):
     assert model.config.architectures == ["SegformerForSemanticSegmentation"]
     plain = cacseg.restore(copy.deepcopy(model)).from_pretrained(tmp_path)
     assert torch.equal(plain.eval()(images).logits, model.plain(images).logits)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_state_dict_of_the_original_loads_strictly(name):
+    """A checkpoint from before the conversion: the projectors, which it knows nothing of, keep their values."""
+    original, model = build(name), cacseg.convert(build(name))
+    with torch.no_grad():
+        for parameter in original.parameters():
+            parameter.add_(0.01)
+    model.load_state_dict(original.state_dict())
+    images, _ = draw(name)
+    with torch.no_grad():
+        assert torch.equal(scores_of(model.eval().plain(images)), scores_of(original.eval()(images)))
