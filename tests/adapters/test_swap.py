@@ -244,3 +244,86 @@ def test_a_subclass_of_a_known_architecture_is_known():
     model = cacseg.convert(Mine("resnet18", encoder_weights=None, classes=N))
     assert model.seam == "segmentation_head.0"
     assert isinstance(model, Mine)
+
+
+class InPlace(nn.Module):
+    """Layers that change their input in place, as most networks have; the classifier has two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.original = nn.Conv2d(8, 8, 1)  # a name that a conversion must not take
+        self.head = nn.Conv2d(8, 5, 1)
+        self.alias = self.head
+
+    def forward(self, images):
+        return self.alias(torch.relu_(self.original(self.stem(images)))).mul_(2.0)
+
+
+def test_a_seam_is_found_among_operations_in_place_and_replaced_under_all_its_names():
+    torch.manual_seed(0)
+    model, images = InPlace().eval(), torch.randn(2, 3, 16, 16)
+    truth = model(images)
+    converted = cacseg.convert(model)
+    assert converted.seam == "head"
+    assert converted.alias is converted.head
+    torch.testing.assert_close(converted.plain(images), truth, rtol=0, atol=0)
+    assert not torch.allclose(converted(images), truth)
+    assert converted.loss(images, torch.randint(0, 5, (2, 16, 16)))["total"].isfinite()
+    restored = cacseg.restore(converted)
+    assert restored.alias is restored.head
+    assert torch.equal(restored(images), truth)
+
+
+def test_every_way_to_the_model_passes_its_hooks():
+    model, images, labels = cacseg.convert(InPlace()), torch.randn(2, 3, 16, 16), torch.randint(0, 5, (2, 16, 16))
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    model(images)
+    model.loss(images, labels)
+    model.loss(images=images, labels=labels)
+    model.plain(images)
+    model(images, labels)
+    assert len(calls) == 5
+
+
+def test_a_layer_with_hooks_is_refused_and_the_model_stays_as_it_was():
+    model = InPlace()
+    model.head.register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match=r"must be a bare layer; 'head' has hooks or a forward of its own"):
+        cacseg.convert(model, seam="head")
+
+    class Strict(InPlace):
+        def __init_subclass__(cls, *, name):
+            pass
+
+    model = Strict()
+    with pytest.raises(TypeError, match="name"):
+        cacseg.convert(model, seam="head")
+    assert type(model) is Strict
+    assert type(model.head) is nn.Conv2d
+
+
+def test_another_instance_of_the_class_is_the_original():
+    converted = cacseg.convert(InPlace())
+    other, images = type(converted)().eval(), torch.randn(1, 3, 16, 16)
+    assert other(images).shape == (1, 5, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(num_classes=7), "the convolution at 'head' fixes num_classes"),
+        (dict(loss_arguments={"ignore_index": 0}), "must ignore the same label; got 255 and 0"),
+        (dict(loss_arguments={"class_weights": [1.0]}), "one number for each of the 5 classes"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_at_once(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        cacseg.convert(InPlace(), seam="head", **arguments)
+
+
+def test_the_auxiliary_convolution_can_be_the_seam():
+    name = "torchvision deeplabv3_mobilenet_v3_large"
+    model = cacseg.convert(build(name), seam="aux_classifier.4")
+    assert model.conversion.auxiliary == ""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from cacseg.adapters.seam import AuxiliaryClassifier, Call, SeamClassifier
 
+ASKED = "_cacseg_asked"  # the argument by which `loss` and `plain` say what they want of a call
+
 
 class Conversion(NamedTuple):
     """What `convert` did to a model: the names of the modules it replaced, and how their losses are given."""
@@ -31,8 +33,8 @@ class ConvertedModel(nn.Module):
     `model.plain(images)` returns what the original model would.
     """
 
-    original: type[nn.Module]  # of the subclass
-    labels_place: LabelsPlace  # of the subclass
+    _cacseg_original: type[nn.Module]  # of the subclass
+    _cacseg_labels: LabelsPlace  # of the subclass
     accepts_loss_kwargs = False  # transformers' Trainer: the loss is a mean over this batch alone
     conversion: Conversion
 
@@ -41,48 +43,64 @@ class ConvertedModel(nn.Module):
         """The name of the module where features become class scores."""
         return self.conversion.seam
 
-    def loss(self, images: Tensor, labels: Tensor, **inputs: Any) -> dict[str, Tensor]:
-        """The named terms, before their weights, and "total", their weighted sum."""
-        return self._losses(labels, (images,), inputs)[1]
+    def loss(self, *inputs: Any, labels: Tensor | None = None, **named: Any) -> dict[str, Tensor]:
+        """The named terms, before their weights, and "total", their weighted sum: `loss(images, labels)`.
+
+        The model's other inputs may be given too, by their names: `loss(**batch)`.
+        """
+        if labels is None and len(inputs) > 1:
+            *others, labels = inputs
+            inputs = tuple(others)
+        if labels is None:
+            raise TypeError("loss needs labels: model.loss(images, labels).")
+        return self(*inputs, **named, labels=labels, **{ASKED: "losses"})
 
     def plain(self, *inputs: Any, **named: Any) -> Any:
         """What the original model returns for these inputs, with the weights as they are now."""
-        return self._run(Call(plain=True), inputs, named)
+        return self(*inputs, **named, **{ASKED: "plain"})
 
     def drop_oracle(self) -> ConvertedModel:
         """Drops the branch that only training uses, in place, for deployment; returns the model."""
-        self._seam().drop_oracle()
+        self._cacseg_seam().drop_oracle()
         return self
 
-    def _answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Every call of the model comes here, `loss` and `plain` too, so that hooks and wrappers see them all."""
+        if "conversion" not in vars(self):  # another instance of the class, which nobody converted
+            return super().forward(*inputs, **named)
+        asked = named.pop(ASKED, None)
+        if asked == "plain":
+            return self._cacseg_run(Call(plain=True), inputs, named)
         labels = named.pop("labels", None)
-        _, position, is_originals = self.labels_place
+        _, position, is_originals = self._cacseg_labels
         if len(inputs) > position:
             labels = inputs[position]
             # None holds a place that the original has for labels; other arguments may follow it.
             inputs = (*inputs[:position], *((None,) if is_originals else ()), *inputs[position + 1 :])
         if labels is None:
-            return self._run(None, inputs, named)
-        output, losses = self._losses(labels, inputs, named)
-        if not self.conversion.keeps_output:
+            return self._cacseg_run(None, inputs, named)
+        output, losses = self._cacseg_losses(labels, inputs, named)
+        if asked == "losses" or not self.conversion.keeps_output:
             return losses
         if isinstance(output, tuple):
             return (losses["total"], *output)
         return type(output)(**{**output, "loss": losses["total"]})
 
-    def _losses(self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, dict[str, Tensor]]:
+    def _cacseg_losses(
+        self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, dict[str, Tensor]]:
         if not isinstance(labels, Tensor):
             raise TypeError(
                 f"labels must be a torch.Tensor of integers [b, H, W]; got {type(labels).__name__}. A converted model "
                 "takes tensors, whatever samples the original's own training code has."
             )
         call = Call(labels=labels)
-        output = self._run(call, inputs, named)
-        return output, self._seam().losses(call, self.conversion.auxiliary_weight)
+        output = self._cacseg_run(call, inputs, named)
+        return output, self._cacseg_seam().losses(call, self.conversion.auxiliary_weight)
 
-    def _run(self, call: Call | None, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_run(self, call: Call | None, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
-        listeners: list[SeamClassifier | AuxiliaryClassifier] = [self._seam()]
+        listeners: list[SeamClassifier | AuxiliaryClassifier] = [self._cacseg_seam()]
         if self.conversion.auxiliary:
             auxiliary = self.get_submodule(self.conversion.auxiliary)
             assert isinstance(auxiliary, AuxiliaryClassifier)
@@ -96,7 +114,7 @@ class ConvertedModel(nn.Module):
             for listener in listeners:
                 listener.call = outer
 
-    def _seam(self) -> SeamClassifier:
+    def _cacseg_seam(self) -> SeamClassifier:
         seam = self.get_submodule(self.conversion.seam)
         assert isinstance(seam, SeamClassifier)
         return seam
@@ -108,7 +126,7 @@ class ConvertedModel(nn.Module):
         make, arguments, *rest = reduced
         if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
             raise TypeError(f"{type(self).__name__} has a way of its own to be copied. Restore it before copying.")
-        return (new_converted, (self.original, *arguments[1:]), *rest)
+        return (new_converted, (self._cacseg_original, *arguments[1:]), *rest)
 
 
 def converted_class(original: type[nn.Module]) -> type[ConvertedModel]:
@@ -120,7 +138,7 @@ def converted_class(original: type[nn.Module]) -> type[ConvertedModel]:
         return _classes[original]
 
     def forward(self: ConvertedModel, *inputs: Any, **named: Any) -> Any:
-        return self._answer(inputs, named)
+        return self._cacseg_answer(inputs, named)
 
     place = place_labels(original)
     forward.__signature__ = place.signature  # type: ignore[attr-defined]
@@ -129,8 +147,8 @@ def converted_class(original: type[nn.Module]) -> type[ConvertedModel]:
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
-        "original": original,
-        "labels_place": place,
+        "_cacseg_original": original,
+        "_cacseg_labels": place,
         "forward": forward,
     }
     _classes[original] = type(original.__name__, (ConvertedModel, original), namespace)

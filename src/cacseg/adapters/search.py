@@ -86,7 +86,14 @@ def check_replaceable(name: str, module: nn.Module) -> None:
             f"the seam must compute what {kind.__name__} computes from its own weight; {name!r} is a "
             f"{type(module).__name__} with a computation of its own. Remove parametrisations and adapters first."
         )
+    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        raise TypeError(
+            f"the seam must be a bare layer; {name!r} has hooks or a forward of its own, which would be lost. Remove "
+            "them, convert, and put them on the converted model."
+        )
     assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
+    if isinstance(module.weight, nn.UninitializedParameter):
+        raise ValueError(f"the seam must have its weights; {name!r} is lazy. Run the model once before converting it.")
     if module.weight.shape[0] < 2:
         raise ValueError(
             f"the classifier must have at least 2 classes; {name!r} has {module.weight.shape[0]}. A softmax over one "
@@ -124,7 +131,7 @@ def find_by_running(model: nn.Module, example: Tensor | None) -> str:
             if not isinstance(output, Tensor) or not output.is_floating_point():
                 return output
             outputs[name] = output.detach().requires_grad_()
-            return outputs[name]
+            return outputs[name].clone()  # which, unlike a leaf, may be changed in place by what follows
 
         return hook
 

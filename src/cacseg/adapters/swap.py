@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from cacseg._checks import check_class_weights
 from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class
 from cacseg.adapters.rows import Row
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, geometry_of, put_back
@@ -17,7 +18,7 @@ from cacseg.losses import ContextLoss
 
 logger = logging.getLogger("cacseg")
 
-ADDED = ("conversion", "loss", "plain", "seam", "drop_oracle")  # what a converted model has beside its own
+ADDED = ("conversion", "drop_oracle", "loss", "plain", "seam")  # what a converted model has beside its own
 UNKNOWN = Row("", "")
 
 
@@ -78,9 +79,14 @@ def convert(
     check_replaceable(name, replaced)
     dropout_name, dropout = dropout_before(model, name, row, replaced)
     kept = None if "dropout" in classifier_arguments else dropout
-    auxiliary_name = row.auxiliary if row.auxiliary in dict(model.named_modules()) else ""
+    usual = name == row.seam
+    auxiliary_name = row.auxiliary if usual and row.auxiliary in dict(model.named_modules()) else ""
 
+    fixed = sorted({"in_channels", "num_classes", "bias"} & set(classifier_arguments))
+    if fixed:
+        raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
     classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
+    check_criterion(classifier, criterion)
     conversion = Conversion(name, dropout_name, auxiliary_name, auxiliary_weight, row.package == "transformers")
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
@@ -90,10 +96,10 @@ def convert(
         check_replaceable(auxiliary_name, auxiliary)
         assert isinstance(auxiliary, nn.Conv2d)
         placed[auxiliary_name] = AuxiliaryClassifier(auxiliary)
-    for key, module in placed.items():
-        set_submodule(model, key, module)
     converted: Any = model
-    converted.__class__ = converted_class(type(model))
+    converted.__class__ = converted_class(type(model))  # what may fail comes first: the model is then as it was
+    for key, module in placed.items():
+        replace_module(model, model.get_submodule(key), module)
     converted.conversion = conversion
     return converted
 
@@ -106,10 +112,10 @@ def restore(model: nn.Module) -> Any:
     for name in filter(None, (seam, dropout, auxiliary)):
         placed = model.get_submodule(name)
         assert isinstance(placed, SeamClassifier | MovedDropout | AuxiliaryClassifier)
-        set_submodule(model, name, put_back(placed))
+        replace_module(model, placed, put_back(placed))
     restored: Any = model
     del restored.conversion
-    restored.__class__ = model.original
+    restored.__class__ = model._cacseg_original
     return restored
 
 
@@ -129,14 +135,27 @@ def check_names(model: nn.Module, row: Row) -> None:
         )
 
 
+def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
+    """Classifier and losses fit together: known here, before the first training step."""
+    if criterion.ignore_index != classifier.ignore_index:
+        raise ValueError(
+            f"classifier and loss must ignore the same label; got {classifier.ignore_index} and "
+            f"{criterion.ignore_index}. Pass ignore_index to convert, not in loss_arguments."
+        )
+    if criterion.class_weights is not None:
+        check_class_weights(criterion.class_weights, classifier.num_classes)
+
+
 def dropout_before(model: nn.Module, name: str, row: Row, conv: nn.Module) -> tuple[str, nn.Module | None]:
     """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
     parent_name, _, last = name.rpartition(".")
     before = ""
     if name == row.seam and row.dropout:
         before = row.dropout
-    elif isinstance(model.get_submodule(parent_name), nn.Sequential) and last.isdigit() and last != "0":
-        before = f"{parent_name}.{int(last) - 1}".lstrip(".")
+    elif isinstance(parent := model.get_submodule(parent_name), nn.Sequential):
+        names = list(parent._modules)
+        if names.index(last) > 0:
+            before = f"{parent_name}.{names[names.index(last) - 1]}".lstrip(".")
     module = dict(model.named_modules()).get(before) if before else None
     if not isinstance(module, nn.Dropout | nn.Dropout2d) or module.p == 0.0:
         return "", None
@@ -146,7 +165,9 @@ def dropout_before(model: nn.Module, name: str, row: Row, conv: nn.Module) -> tu
     return before, moved.train(module.training)
 
 
-def set_submodule(model: nn.Module, name: str, module: nn.Module) -> None:
-    """Puts the module under that name (`nn.Module.set_submodule` is younger than the oldest torch here)."""
-    parent, _, last = name.rpartition(".")
-    model.get_submodule(parent)._modules[last] = module
+def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
+    """Puts one module in the place of another under every name that it has in the model."""
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if child is old:
+                parent._modules[key] = new
