@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cacseg
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +32,14 @@ def test_importing_cacseg_imports_torch_and_nothing_heavier():
     assert not loaded.intersection(HEAVY)
     third_party = {name for name in loaded if name not in sys.stdlib_module_names and not name.startswith("_")}
     assert third_party <= {"cacseg", "jaxtyping", "wadler_lindig", "typing_extensions", "torch", "numpy"}
+
+
+@pytest.mark.parametrize("name", ["create_model", "load", "models", "convert", "restore"])
+def test_a_name_is_found_on_first_use(name):
+    """In a fresh process, where nothing else has imported the part it lives in."""
+    code = f"import cacseg; assert cacseg.{name} is not None; assert '{name}' in dir(cacseg) or '{name}' == 'models'"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr[-2000:]
 
 
 def test_the_public_names_exist_and_are_few():

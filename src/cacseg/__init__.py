@@ -14,6 +14,7 @@ model.save("model.safetensors")
 model = cacseg.load("model.safetensors")
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cacseg import functional, ops, variants
@@ -48,13 +49,11 @@ _OF_ADAPTERS = ("convert", "restore")
 
 def __getattr__(name: str) -> Any:
     if name in _OF_ADAPTERS:
-        from cacseg import adapters
-
-        return getattr(adapters, name)
+        return getattr(import_module("cacseg.adapters"), name)
     if name not in _OF_MODELS:
         raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
     try:
-        from cacseg import models
+        models = import_module("cacseg.models")
     except ModuleNotFoundError as error:
         if error.name not in ("timm", "safetensors", "torchvision"):
             raise
