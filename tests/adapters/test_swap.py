@@ -327,3 +327,9 @@ def test_the_auxiliary_convolution_can_be_the_seam():
     name = "torchvision deeplabv3_mobilenet_v3_large"
     model = cacseg.convert(build(name), seam="aux_classifier.4")
     assert model.conversion.auxiliary == ""
+
+
+def test_projectors_that_outgrow_the_model_are_reported(caplog):
+    with caplog.at_level(logging.WARNING, logger="cacseg"):
+        cacseg.convert(nn.Sequential(nn.Conv2d(3, 256, 1), nn.Conv2d(256, 5, 3, padding=1)), seam="1")
+    assert "patches of 2304 channels, whose projectors have 16 M parameters" in caplog.text

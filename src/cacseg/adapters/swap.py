@@ -20,6 +20,7 @@ logger = logging.getLogger("cacseg")
 
 ADDED = ("conversion", "drop_oracle", "loss", "plain", "seam")  # what a converted model has beside its own
 UNKNOWN = Row("", "")
+MANY_PARAMETERS = 10_000_000  # of the projectors alone, beyond which a user is told
 
 
 def convert(
@@ -87,6 +88,15 @@ def convert(
         raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
     classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
     check_criterion(classifier, criterion)
+    added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
+    if not classifier.pointwise and added > MANY_PARAMETERS:
+        logger.warning(
+            "cacseg.convert: %r is a convolution over patches of %d channels, whose projectors have %.0f M parameters; "
+            "fewer channels before it would cost less",
+            name,
+            classifier.in_channels,
+            added / 1e6,
+        )
     conversion = Conversion(name, dropout_name, auxiliary_name, auxiliary_weight, row.package == "transformers")
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
