@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import cacseg
 from adapters_worker import train_two_steps
 from architectures import N, build, draw, scores_of
+from cacseg.adapters.calls import current_call
 
 SMALL = ["smp Unet", "smp FPN", "torchvision deeplabv3_mobilenet_v3_large", "transformers Segformer"]
 
@@ -53,7 +54,7 @@ def test_training_and_inference_compile_whole(kernel, backend):
         torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
         plain = torch.compile(model.plain, fullgraph=True, backend=backend)
         torch.testing.assert_close(plain(images), model.plain(images), rtol=1e-4, atol=1e-5)
-    assert model.get_submodule("head.1").call is None
+    assert current_call() is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_reentrant_checkpoint_around_the_classifier_is_refused():
     model.head.forward = lambda x: checkpoint(run, x, use_reentrant=True)
     with pytest.raises(RuntimeError, match=r"inside torch\.no_grad or a reentrant checkpoint\. Checkpoint with"):
         model.loss(images, labels)
-    assert model.get_submodule("head.1").call is None
+    assert current_call() is None
 
 
 def test_pickle():
@@ -304,7 +305,7 @@ def test_transformers_settings_come_from_the_config():
     model, (images, labels) = cacseg.convert(original), draw()
     labels = labels.where(labels != 255, 9)
     losses = model.loss(images, labels)
-    assert model.conversion.auxiliary_weight == 0.7
+    assert model.conversion.auxiliaries == {"auxiliary_head.classifier": 0.7}
     rest = sum(losses[term] for term in ("plain", "context", "oracle", "distillation"))
     torch.testing.assert_close(losses["total"], rest + 0.7 * losses["auxiliary"])
     positional = model(images, None, None, labels, True)

@@ -326,7 +326,7 @@ def test_arguments_that_cannot_work_are_refused_at_once(arguments, message):
 def test_the_auxiliary_convolution_can_be_the_seam():
     name = "torchvision deeplabv3_mobilenet_v3_large"
     model = cacseg.convert(build(name), seam="aux_classifier.4")
-    assert model.conversion.auxiliary == ""
+    assert model.conversion.auxiliaries == {}
 
 
 def test_projectors_that_outgrow_the_model_are_reported(caplog):
