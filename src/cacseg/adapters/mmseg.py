@@ -94,7 +94,7 @@ def refusal_of(name: str, head: Any) -> str:
     known = {row.architecture: row.refusal for row in HEADS}
     for kind in type(head).__mro__:
         if kind.__name__ in known and not (kind.__name__ == "EncHead" and not head.use_se_loss):
-            return f"{name} is a {kind.__name__}: {known[kind.__name__]}"
+            return f"{name} is {kind.__name__}: {known[kind.__name__]}"
     return ""
 
 
@@ -127,7 +127,7 @@ class ConvertedSegmentor(ConvertedModel):
         given = {**dict(zip(("inputs", "data_samples", "mode"), inputs, strict=False)), **named}
         if given.get("mode") != "loss" or "conversion" not in vars(self):
             return super()._cacseg_answer(inputs, named)
-        losses = self.loss(given["inputs"], given.get("data_samples"))
+        _, losses = self._cacseg_losses(self._cacseg_read_labels(given.get("data_samples")), (given["inputs"],), {})
         total = losses.pop("total")
         return {**losses, "loss": total}
 

@@ -1,4 +1,4 @@
-"""A k x k convolution as a classifier over patches, without ever making the patches.
+"""A k x k convolution as a classifier over patches, without making the patches.
 
 `F.unfold` would make d*k*k channels of d, and the equations of a 1x1 classifier could read those. Each of them is a
 convolution in truth: scores are the convolution with the rows as kernels, prototypes its gradient with respect to the

@@ -86,6 +86,13 @@ class SeamClassifier(ContextAwareClassifier):
         convolve = CONVOLVE[len(self.kernel_size)]
         return convolve(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
+    def patches(self, features: Tensor) -> Tensor:
+        """What a 1x1 classifier would read, [b, d*k*k, *spatial]."""
+        if self.geometry.pointwise:
+            return features
+        columns = F.unfold(features, self.kernel_size, self.dilation, self.padding, self.stride)
+        return columns.unflatten(-1, self.geometry.out_size(features.shape[2:]))
+
     def _as_map(self, features: Tensor, labels: Tensor | None) -> Tensor:
         """Channels in dimension 1; tokens on the grid of the labels, where those are a map."""
         if self.kernel_size:
@@ -96,8 +103,9 @@ class SeamClassifier(ContextAwareClassifier):
         return values
 
     def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
-        if self.geometry.pointwise:
-            return super().forward(features, labels)
+        if self.geometry.pointwise or torch.compiler.is_compiling():
+            # Compilers and exporters get the patches: some know no convolution whose groups are the images.
+            return super().forward(self.patches(features), labels)
         check_features(features, self.channels)
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index)
@@ -151,7 +159,9 @@ class SeamClassifier(ContextAwareClassifier):
 
     def _plain(self, features: Tensor, norms: Tensor | None) -> Tensor:
         if self.plain_dropout is not None and self.training:
-            features, norms = self.plain_dropout(features), None
+            # Whole channels of the features are dropped, not of the patches.
+            apart = features if self.geometry.pointwise else features.unflatten(1, (self.channels, -1)).flatten(2, 3)
+            features, norms = self.plain_dropout(apart).view_as(features), None
         return super()._plain(features, norms)
 
 
