@@ -61,38 +61,6 @@ def test_a_model_of_ones_own_trains():
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-class EncoderDecoder(nn.Module):
-    """What cacseg knows of mmsegmentation's class of that name: its names, and that its head drops channels."""
-
-    def __init__(self):
-        super().__init__()
-        self.backbone = nn.Conv2d(3, 8, 3, padding=1)
-        self.decode_head = nn.Module()
-        self.decode_head.conv_seg = nn.Conv2d(8, N, 1)
-        self.decode_head.dropout = nn.Dropout2d(0.1)
-
-    def forward(self, inputs, data_samples=None, mode="tensor"):
-        return self.decode_head.conv_seg(self.decode_head.dropout(self.backbone(inputs)))
-
-    def loss(self, inputs, data_samples):
-        raise NotImplementedError
-
-
-EncoderDecoder.__module__ = "mmseg.models.segmentors.encoder_decoder"
-
-
-def test_mmsegmentation():
-    model, (images, labels) = cacseg.convert(EncoderDecoder()), draw()
-    assert (model.seam, model.conversion.dropout) == ("decode_head.conv_seg", "decode_head.dropout")
-    assert model.loss(images, labels)["total"].isfinite()
-    torch.manual_seed(0)
-    given = model(images, labels=labels)
-    torch.manual_seed(0)
-    torch.testing.assert_close(given, model(images, None, "tensor", labels))
-    with pytest.raises(TypeError, match=r"labels must be a torch.Tensor of integers \[b, H, W\]; got list"):
-        model.loss(images, [object()])
-
-
 def two_heads():
     class Sum(Own):
         def forward(self, images):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copyreg
 import dataclasses
 import inspect
+import logging
 import sys
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from cacseg import ops
 from cacseg.adapters.calls import Call, begin, end, remember_in_backward
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
+
+logger = logging.getLogger("cacseg")
 
 ASKED = "_cacseg_asked"  # the argument by which `loss` and `plain` say what they want of a call
 
@@ -105,6 +109,8 @@ class ConvertedModel(nn.Module):
                 "the model must run its classifier once in each call; it did not run. Name the convolution that "
                 "every call passes: cacseg.convert(cacseg.restore(model), seam=...)."
             )
+        if not seam.is_checked and not torch.compiler.is_compiling():
+            report_other_scores(self, seam, output)
         remember_in_backward(call, [one for one in (outputs.context, outputs.plain, outputs.oracle) if one is not None])
         losses = seam.criterion(outputs, labels)
         total = losses.pop("total")
@@ -144,6 +150,20 @@ class ConvertedModel(nn.Module):
         if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
             raise TypeError(f"{type(self).__name__} has a way of its own to be copied. Restore it before copying.")
         return (new_converted, (self._cacseg_kind, self._cacseg_original, *arguments[1:]), *rest)
+
+
+def report_other_scores(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
+    """Once: where nothing that the model returns has as many channels as the seam, it may be the wrong layer."""
+    seam.is_checked = True
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(output) if tensor.ndim > 2]
+    if shapes and not any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
+        logger.warning(
+            "cacseg: %r makes %d scores for each pixel, and %s returns %s. Is it where features become class scores?",
+            model.seam,
+            seam.num_classes,
+            type(model).__name__,
+            ", ".join(map(str, shapes)),
+        )
 
 
 def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:

@@ -57,6 +57,7 @@ class SeamClassifier(ContextAwareClassifier):
         self.channels, self.out_channels, self.groups = weight.shape[1], weight.shape[0], 1
         self.geometry = geometry_of(replaced)
         self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
+        self.is_checked = False  # against what the model returns, at its first losses
         self.train(replaced.training)
 
     def forward(self, features: Tensor) -> Tensor:  # type: ignore[override]
