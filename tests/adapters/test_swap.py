@@ -9,7 +9,7 @@ from torch import nn
 
 import cacseg
 from architectures import N, build, draw, segmentation, smp
-from cacseg.adapters.transformers import MASKS
+from cacseg.adapters.transformers import MASKS, PROMPTED
 
 
 class Own(nn.Module):
@@ -146,13 +146,21 @@ def test_what_is_refused(name):
         cacseg.convert(make())
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_mask_classifiers_are_refused(name):
+REASONS = {
+    **dict.fromkeys(MASKS, "it classifies masks, not pixels"),
+    **dict.fromkeys(PROMPTED, "it draws the masks that points and boxes ask for"),
+    "CLIPSegForImageSegmentation": "it draws one mask for each text",
+    "SegGptForImageSegmentation": "it paints masks as an image",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_has_no_classifier_of_pixels_is_refused(name):
     kind = getattr(transformers, name)
     model = kind.__new__(kind)  # the class is enough; some cannot be built without further packages
     nn.Module.__init__(model)
     for seam in (None, "class_predictor"):
-        with pytest.raises(ValueError, match=f"{name} cannot be converted: it classifies masks, not pixels"):
+        with pytest.raises(ValueError, match=f"{name} cannot be converted: {REASONS[name]}"):
             cacseg.convert(model, seam=seam)
 
 
