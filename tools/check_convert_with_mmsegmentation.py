@@ -27,7 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 import cacseg
 
 FOLDER = Path(mmseg.__file__).parent / ".mim" / "configs" / "_base_" / "models"
-SIZES = {"lraspp_m-v3-d8": 512, "upernet_beit": 640, "upernet_mae": 640}  # where 128 pixels are too few, or too many
+SIZES = {"lraspp_m-v3-d8": 400}  # where 128 pixels are too few
+FIXED_SIZE = ("upernet_beit", "upernet_mae")  # transformers that take images of one size alone, 640x640
 DISTRIBUTED = ("fcn_mobilenetv2", "upernet_resnet50", "deeplabv3plus_resnet50", "ocrnet_hrnet_w18")
 
 
@@ -54,6 +55,8 @@ def check(name):
     try:
         config = Config.fromfile(FOLDER / f"{name}.py").model.to_dict()
         settle(config)
+        if name in FIXED_SIZE:
+            config["backbone"]["img_size"] = (128, 128)
         torch.manual_seed(0)
         model = MODELS.build(config)
     except (AssertionError, ImportError, RuntimeError, TypeError) as error:
@@ -67,7 +70,10 @@ def check(name):
         return f"refused: {error}"
     cacseg.restore(model)
     with torch.no_grad():
-        before = first(model.eval()(images))
+        try:
+            before = first(model.eval()(images))
+        except RuntimeError as error:
+            return f"not run here: the original fails, {str(error).splitlines()[0]}"
         cacseg.convert(model)
         assert torch.equal(first(model.plain(images)), before), f"{name}: plain differs from the original"
         assert first(model(images)).shape == before.shape
@@ -138,8 +144,8 @@ def main():
     for name in names:
         results[name] = check(name)
         print(f"{name}: {results[name]}", flush=True)
-    counts = [sum(text.startswith(word) for text in results.values()) for word in ("converted", "refused", "not built")]
-    print("of {} models: {} converted, {} refused, {} not built here".format(len(results), *counts))
+    counts = [sum(text.startswith(word) for text in results.values()) for word in ("converted", "refused", "not ")]
+    print("of {} models: {} converted, {} refused, {} not built or run here".format(len(results), *counts))
     for name in DISTRIBUTED:
         print(f"{name}: {check_distributed(name)}", flush=True)
     print(f"fcn_mobilenetv2: {check_runner('fcn_mobilenetv2')}")
