@@ -14,28 +14,13 @@ import sys
 import time
 
 import torch
+from scenes import draw_scenes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import cacseg
 
-CLASSES, SIZE = 6, 64
-COLOURS = torch.tensor(
-    [[0.9, 0.2, 0.2], [0.2, 0.8, 0.3], [0.2, 0.3, 0.9], [0.8, 0.8, 0.2], [0.7, 0.3, 0.8], [0.4, 0.4, 0.4]]
-)
-
-
-def draw_scenes(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images [count, 3, 64, 64] and labels: nine regions of random classes under a random light."""
-    generator = torch.Generator().manual_seed(seed)
-    centres = torch.rand(count, 9, 2, generator=generator) * SIZE
-    classes = torch.randint(0, CLASSES, (count, 9), generator=generator)
-    grid = torch.stack(torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij"), -1).float()
-    nearest = torch.cdist(grid.view(1, -1, 2).expand(count, -1, -1), centres).argmin(-1)
-    labels = classes.gather(1, nearest).view(count, SIZE, SIZE)
-    light = 0.35 * torch.randn(count, 3, 1, 1, generator=generator)
-    noise = 0.15 * torch.randn(count, 3, SIZE, SIZE, generator=generator)
-    return COLOURS[labels].permute(0, 3, 1, 2) + light + noise, labels
+CLASSES, LIGHT = 6, 0.35
 
 
 class Network(nn.Module):
@@ -80,7 +65,7 @@ def train(context: bool, seed: int, steps: int) -> float:
     optimiser = torch.optim.AdamW(network.parameters(), lr=2e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, steps)
     for step in range(steps):
-        images, labels = draw_scenes(8, seed=1000 * (seed + 1) + step)
+        images, labels = draw_scenes(8, seed=1000 * (seed + 1) + step, classes=CLASSES, light=LIGHT)
         loss = network.train().loss(images, labels)
         optimiser.zero_grad()
         loss.backward()
@@ -88,7 +73,7 @@ def train(context: bool, seed: int, steps: int) -> float:
         schedule.step()
         if sys.stdout.isatty():
             print(f"\r  {kind:>13} classifier, seed {seed}: step {step + 1}/{steps}, loss {loss.item():.3f}  ", end="")
-    score = mean_iou(network, *draw_scenes(64, seed=0))
+    score = mean_iou(network, *draw_scenes(64, seed=0, classes=CLASSES, light=LIGHT))
     print(f"\r  {kind:>13} classifier, seed {seed}: mIoU {100 * score:.1f}{'':30}", flush=True)
     return score
 

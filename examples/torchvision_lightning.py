@@ -8,31 +8,20 @@ The auxiliary classifier stays plain; its loss joins with the weight 0.4.
 import argparse
 
 import torch
+from scenes import draw_scenes
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import cacseg
-from cacseg._torchvision import ensure_torchvision_imports
 
-ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
+cacseg.adapters.ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
 import lightning
 from torchvision.models import resnet18
 from torchvision.models.feature_extraction import create_feature_extractor
 from torchvision.models.segmentation import FCN
 from torchvision.models.segmentation.fcn import FCNHead
 
-CLASSES, SIZE = 4, 64
-
-
-def draw_scenes(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Images [count, 3, 64, 64] and labels: blocks of 16 pixels, each class its own colour, under a random light."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, CLASSES, (count, 4, 4), generator=generator)
-    labels = labels.repeat_interleave(SIZE // 4, 1).repeat_interleave(SIZE // 4, 2)
-    colours = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.5]])
-    light = 0.3 * torch.randn(count, 3, 1, 1, generator=generator)
-    noise = 0.2 * torch.randn(count, 3, SIZE, SIZE, generator=generator)
-    return colours[labels].permute(0, 3, 1, 2) + light + noise, labels
+CLASSES = 4
 
 
 class Task(lightning.LightningModule):

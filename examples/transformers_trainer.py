@@ -9,19 +9,19 @@ import argparse
 import tempfile
 
 import torch
+from scenes import draw_scenes
 from torch.utils.data import Dataset
 
 import cacseg
-from cacseg._torchvision import ensure_torchvision_imports
 
-ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
+cacseg.adapters.ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
 from transformers import SegformerConfig, SegformerForSemanticSegmentation, Trainer, TrainingArguments
 
-CLASSES, SIZE = 4, 64
+CLASSES = 4
 
 
 class Scenes(Dataset[dict[str, torch.Tensor]]):
-    """Blocks of 16 pixels, each class its own colour, under a random light."""
+    """One scene for each index, in the words of transformers."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.count, self.seed = count, seed
@@ -30,13 +30,8 @@ class Scenes(Dataset[dict[str, torch.Tensor]]):
         return self.count
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        generator = torch.Generator().manual_seed(self.seed + index)
-        labels = torch.randint(0, CLASSES, (4, 4), generator=generator)
-        labels = labels.repeat_interleave(SIZE // 4, 0).repeat_interleave(SIZE // 4, 1)
-        colours = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.5, 0.5, 0.5]])
-        light = 0.3 * torch.randn(3, 1, 1, generator=generator)
-        noise = 0.2 * torch.randn(3, SIZE, SIZE, generator=generator)
-        return {"pixel_values": colours[labels].permute(2, 0, 1) + light + noise, "labels": labels}
+        (image,), (labels,) = draw_scenes(1, seed=self.seed + index)
+        return {"pixel_values": image, "labels": labels}
 
 
 def main() -> None:
@@ -66,8 +61,7 @@ def main() -> None:
         trainer.train()
         print(f"loss on 16 new scenes: {trainer.evaluate()['eval_loss']:.3f}")
 
-    scenes = [Scenes(16, 20_000)[index] for index in range(16)]
-    images, labels = (torch.stack([scene[key] for scene in scenes]) for key in ("pixel_values", "labels"))
+    images, labels = draw_scenes(16, seed=20_000)
     with torch.no_grad():
         model.eval()
         for name, output in (("context", model(images)), ("plain", model.plain(images))):

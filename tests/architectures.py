@@ -5,8 +5,10 @@ import importlib
 
 import torch
 import transformers
+from torch import nn
 from transformers import modeling_outputs
 
+import cacseg
 from cacseg._torchvision import ensure_torchvision_imports
 
 ensure_torchvision_imports()
@@ -81,15 +83,15 @@ TIPS = {
     "neck_hidden_sizes": [8, 8, 16, 16],
     "fusion_hidden_size": 16,
 }
-SMALL = functools.partial(build_smp, encoder="mobilenet_v2")
+LIGHT = functools.partial(build_smp, encoder="mobilenet_v2")
 
 ARCHITECTURES = {
     "smp Unet": lambda: build_smp("Unet"),
     "smp Unet, softmax after it": lambda: build_smp("Unet", activation="softmax2d"),
-    "smp UnetPlusPlus": lambda: SMALL("UnetPlusPlus"),
-    "smp MAnet": lambda: SMALL("MAnet"),
+    "smp UnetPlusPlus": lambda: LIGHT("UnetPlusPlus"),
+    "smp MAnet": lambda: LIGHT("MAnet"),
     "smp Linknet": lambda: build_smp("Linknet"),
-    "smp FPN": lambda: SMALL("FPN", decoder_pyramid_channels=32, decoder_segmentation_channels=32),
+    "smp FPN": lambda: LIGHT("FPN", decoder_pyramid_channels=32, decoder_segmentation_channels=32),
     "smp PSPNet": lambda: build_smp("PSPNet", psp_out_channels=32),
     "smp PAN": lambda: build_smp("PAN"),
     "smp DeepLabV3": lambda: build_smp("DeepLabV3", decoder_channels=32),
@@ -158,3 +160,23 @@ def scores_of(output):
     if isinstance(output, modeling_outputs.SemanticSegmenterOutput):
         return output.logits
     return output["out"] if isinstance(output, dict) else output
+
+
+SMALL = ["smp Unet", "smp FPN", "torchvision deeplabv3_mobilenet_v3_large", "transformers Segformer"]
+
+
+class Tiny(nn.Module):
+    """A model of one's own, small enough to compile in a test."""
+
+    def __init__(self, kernel=1, dropout=0.0):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.head = nn.Sequential(nn.Dropout2d(dropout), nn.Conv2d(16, N, kernel, padding=kernel // 2))
+
+    def forward(self, images):
+        return nn.functional.interpolate(self.head(self.stem(images)), size=images.shape[2:], mode="bilinear")
+
+
+def tiny(kernel=1, **arguments):
+    torch.manual_seed(0)
+    return cacseg.convert(Tiny(kernel), seam="head.1", **arguments)

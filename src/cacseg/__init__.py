@@ -44,12 +44,13 @@ __all__ = [
 
 # Found on first use: models import timm, and few programs need both.
 _OF_MODELS = ("create_model", "load", "models")
-_OF_ADAPTERS = ("convert", "restore")
+_OF_ADAPTERS = ("adapters", "convert", "restore")
 
 
 def __getattr__(name: str) -> Any:
     if name in _OF_ADAPTERS:
-        return getattr(import_module("cacseg.adapters"), name)
+        adapters = import_module("cacseg.adapters")
+        return adapters if name == "adapters" else getattr(adapters, name)
     if name not in _OF_MODELS:
         raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
     try:

@@ -1,37 +1,19 @@
 """A converted model survives what models go through: compile, export, processes, precision, checkpoints, pickles."""
 
 import copy
-import io
-import pickle
+import dataclasses
 
 import pytest
 import torch
 from torch import multiprocessing, nn
 from torch.export import Dim, export
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_outputs import SemanticSegmenterOutput
 
 import cacseg
 from adapters_worker import train_two_steps
-from architectures import N, build, draw, scores_of
-
-SMALL = ["smp Unet", "smp FPN", "torchvision deeplabv3_mobilenet_v3_large", "transformers Segformer"]
-
-
-class Tiny(nn.Module):
-    """A model of one's own, small enough to compile in a test."""
-
-    def __init__(self, kernel=1, dropout=0.0):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, padding=1), nn.BatchNorm2d(16), nn.ReLU())
-        self.head = nn.Sequential(nn.Dropout2d(dropout), nn.Conv2d(16, N, kernel, padding=kernel // 2))
-
-    def forward(self, images):
-        return nn.functional.interpolate(self.head(self.stem(images)), size=images.shape[2:], mode="bilinear")
-
-
-def tiny(kernel=1, **arguments):
-    torch.manual_seed(0)
-    return cacseg.convert(Tiny(kernel), seam="head.1", **arguments)
+from architectures import SMALL, Tiny, build, draw, scores_of, tiny
+from cacseg.adapters.calls import current_call
 
 
 @pytest.mark.parametrize(
@@ -53,7 +35,7 @@ def test_training_and_inference_compile_whole(kernel, backend):
         torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
         plain = torch.compile(model.plain, fullgraph=True, backend=backend)
         torch.testing.assert_close(plain(images), model.plain(images), rtol=1e-4, atol=1e-5)
-    assert model.get_submodule("head.1").call is None
+    assert current_call() is None
 
 
 @pytest.mark.parametrize(
@@ -151,27 +133,6 @@ def test_gradient_checkpointing_around_the_features():
     torch.testing.assert_close(model.stem[0].weight.grad, expected)
 
 
-def test_a_reentrant_checkpoint_around_the_classifier_is_refused():
-    """It would cut the features from the loss without a word."""
-    model, (images, labels) = tiny(), draw()
-    run = model.head.forward
-    model.head.forward = lambda x: checkpoint(run, x, use_reentrant=True)
-    with pytest.raises(RuntimeError, match=r"inside torch\.no_grad or a reentrant checkpoint\. Checkpoint with"):
-        model.loss(images, labels)
-    assert model.get_submodule("head.1").call is None
-
-
-def test_pickle():
-    model, (images, _) = cacseg.convert(build("smp Unet")), draw()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for loaded in (pickle.loads(pickle.dumps(model)), torch.load(file, weights_only=False)):
-        assert type(loaded) is type(model)
-        assert torch.equal(loaded(images), model(images))
-        assert torch.equal(cacseg.restore(loaded)(images), model.plain(images))
-
-
 def test_data_parallel_replicas_know_their_own_labels():
     """What nn.DataParallel does to a module: shallow copies, each called with its part of the batch."""
     model, (images, labels) = tiny(), draw()
@@ -193,144 +154,56 @@ def test_a_call_within_a_call_does_not_see_the_labels():
     torch.testing.assert_close(losses, model.loss(images, labels, teach=False))
 
 
-def test_a_classifier_that_runs_twice_has_no_one_loss():
-    class Twice(Tiny):
-        def forward(self, images):
-            return super().forward(images) + super().forward(images.flip(-1)).flip(-1)
-
-    model, (images, labels) = cacseg.convert(Twice(), seam="head.1"), draw()
-    assert model(images).shape == (2, N, 64, 64)
-    with pytest.raises(RuntimeError, match="it ran a second time"):
-        model.loss(images, labels)
+@dataclasses.dataclass
+class Answer:
+    logits: torch.Tensor
+    loss: torch.Tensor | None = None
 
 
-def test_a_classifier_that_does_not_run_has_no_loss():
-    class Skips(Tiny):
-        def forward(self, images):
-            return self.stem(images)
+class WithLabels(Tiny):
+    """A forward that has labels of its own, as those of transformers."""
 
-    model, (images, labels) = cacseg.convert(Skips(), seam="head.1"), draw()
-    with pytest.raises(RuntimeError, match="it did not run"):
-        model.loss(images, labels)
+    made_by = staticmethod(lambda logits: logits)
+
+    def forward(self, images, labels=None):
+        assert labels is None  # the original's own loss has no part
+        return self.made_by(super().forward(images))
 
 
-def test_dropout_touches_the_plain_logits_alone():
+@pytest.mark.parametrize("kind", ["dict", "tuple", "dataclass", "ModelOutput", "tensor", "list"])
+def test_outputs_that_hold_a_loss(kind):
+    makers = {
+        "dict": lambda logits: {"logits": logits},
+        "tuple": lambda logits: (logits,),
+        "dataclass": Answer,
+        "ModelOutput": lambda logits: SemanticSegmenterOutput(logits=logits),
+        "tensor": lambda logits: logits,
+        "list": lambda logits: [logits],
+    }
     torch.manual_seed(0)
-    model = cacseg.convert(Tiny(dropout=0.5), seam="head.1")
-    assert model.conversion.dropout == "head.0"
-    seen = []
-    model.get_submodule("head.1").register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
-    images, labels = draw()
-    torch.manual_seed(1)
-    plain = model.plain(images)
-    assert not (seen[0].amax(dim=(2, 3)) == 0).any()  # no channel was dropped on the way
-    original = cacseg.restore(model)
-    torch.manual_seed(1)
-    assert torch.equal(original(images), plain)
-    assert isinstance(original.head[0], nn.Dropout2d)
-    replaced = cacseg.convert(original, seam="head.1", dropout=0.25)
-    assert replaced.head[1].plain_dropout is None
-    assert replaced.head[1].dropout == 0.25
-    assert replaced.loss(images, labels)["total"].isfinite()
+    original, (images, labels) = WithLabels().eval(), draw()
+    original.made_by = makers[kind]
+    model = cacseg.convert(original, seam="head.1")
+    total = model.loss(images, labels)["total"]
+    if kind == "list":
+        with pytest.raises(
+            TypeError, match=r"a tuple, a dict or a dataclass with a field loss; got list\. model\.loss"
+        ):
+            model(images, labels)
+        return
+    given = model(images, labels)
+    assert type(given) is (dict if kind == "tensor" else type(model(images)))
+    loss = {"dataclass": lambda: given.loss, "tuple": lambda: given[0], "tensor": lambda: given["total"]}
+    torch.testing.assert_close(loss.get(kind, lambda: given["loss"])(), total)
 
 
-def test_channels_are_dropped_before_patches_are_made():
-    torch.manual_seed(0)
-    model = cacseg.convert(Tiny(kernel=3, dropout=0.5), seam="head.1")
-    seam, features = model.head[1], torch.randn(2, 16, 6, 7)
-    torch.manual_seed(1)
-    expected = seam.replaced_logits(features)
-    torch.manual_seed(1)
-    torch.testing.assert_close(seam._plain(seam.patches(features), None), expected)
+def test_a_forward_that_requires_labels_is_refused():
+    class Required(Tiny):
+        def forward(self, images, labels):
+            return super().forward(images)
 
-
-@pytest.mark.parametrize(
-    "conv",
-    [
-        nn.Conv2d(4, 3, 3, padding=1),
-        nn.Conv2d(4, 3, (3, 5), padding=(1, 0), stride=(2, 1), dilation=(1, 2)),
-        nn.Conv2d(4, 3, 3, padding="same", dilation=2, bias=False),
-        nn.Conv2d(4, 3, 1, stride=2),
-        nn.Conv2d(4, 3, 2, padding="valid"),
-    ],
-)
-def test_a_convolution_is_a_classifier_over_patches(conv):
-    model = cacseg.convert(nn.Sequential(conv), seam="0")
-    features = torch.randn(2, 4, 9, 11)
-    patches = model[0].patches(features)
-    assert patches.shape[1] == conv.weight[0].numel()
-    torch.testing.assert_close(model[0].plain_logits(patches), conv(features))
-    assert torch.equal(model.plain(features), conv(features))
-    assert model(features).shape == conv(features).shape
-
-
-@pytest.mark.parametrize(("conv", "shape"), [(nn.Conv1d(4, 3, 1), (9,)), (nn.Conv3d(4, 3, 1), (3, 4, 5))])
-def test_lines_and_volumes(conv, shape):
-    model = cacseg.convert(nn.Sequential(conv), seam="0")
-    features, labels = torch.randn(2, 4, *shape), torch.randint(0, 3, (2, *shape))
-    assert torch.equal(model.plain(features), conv(features))
-    assert model.loss(features, labels)["total"].isfinite()
-
-
-def test_an_optimiser_built_before_keeps_its_parameters():
-    original = Tiny()
-    optimiser = torch.optim.SGD(original.parameters(), lr=0.1)
-    model, (images, labels) = cacseg.convert(original, seam="head.1"), draw()
-    before = model.head[1].weight.clone()
-    model.loss(images, labels)["total"].backward()
-    optimiser.step()
-    assert not torch.equal(model.head[1].weight, before)
-    assert torch.equal(cacseg.restore(model).head[1].weight, original.head[1].weight)
-
-
-def test_restore_follows_parameters_that_were_exchanged():
-    model, other = tiny(), tiny()
-    with torch.no_grad():
-        other.head[1].weight.fill_(3.0)
-    model.load_state_dict(other.state_dict(), assign=True)
-    assert cacseg.restore(model).head[1].weight.unique().tolist() == [3.0]
-
-
-def test_settings_reach_classifier_and_loss():
-    seam = tiny(preset="paper", ignore_index=7, scale=10.0, loss_arguments={"kl_weight": 0.5}).head[1]
-    assert (seam.oracle_scope, seam.scale, seam.ignore_index) == ("image", 10.0, 7)
-    assert (seam.criterion.distillation_scope, seam.criterion.ignore_index) == ("image", 7)
-    assert seam.criterion.weights["distillation"] == 0.5
-
-
-def test_transformers_settings_come_from_the_config():
-    original = build("transformers UperNet with ConvNeXt")
-    original.config.loss_ignore_index, original.config.auxiliary_loss_weight = 9, 0.7
-    model, (images, labels) = cacseg.convert(original), draw()
-    labels = labels.where(labels != 255, 9)
-    losses = model.loss(images, labels)
-    assert model.conversion.auxiliary_weight == 0.7
-    rest = sum(losses[term] for term in ("plain", "context", "oracle", "distillation"))
-    torch.testing.assert_close(losses["total"], rest + 0.7 * losses["auxiliary"])
-    positional = model(images, None, None, labels, True)
-    torch.testing.assert_close(positional.loss, losses["total"])
-    assert list(positional) == ["loss", "logits"]
-    as_tuple = model(images, labels=labels, return_dict=False)
-    torch.testing.assert_close(as_tuple[0], losses["total"])
-    assert len(as_tuple) == 2
-
-
-def test_a_saved_transformer_names_its_architecture(tmp_path):
-    model, (images, _) = cacseg.convert(build("transformers Segformer")), draw()
-    model.save_pretrained(tmp_path)
-    assert model.config.architectures == ["SegformerForSemanticSegmentation"]
-    plain = cacseg.restore(copy.deepcopy(model)).from_pretrained(tmp_path)
-    assert torch.equal(plain.eval()(images).logits, model.plain(images).logits)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_a_state_dict_of_the_original_loads_strictly(name):
-    """A checkpoint from before the conversion: the projectors, which it knows nothing of, keep their values."""
-    original, model = build(name), cacseg.convert(build(name))
-    with torch.no_grad():
-        for parameter in original.parameters():
-            parameter.add_(0.01)
-    model.load_state_dict(original.state_dict())
-    images, _ = draw(name)
-    with torch.no_grad():
-        assert torch.equal(scores_of(model.eval().plain(images)), scores_of(original.eval()(images)))
+    model = Required()
+    with pytest.raises(TypeError, match=r"forward of Required requires labels.*Give the argument the default None"):
+        cacseg.convert(model, seam="head.1")
+    assert type(model) is Required
+    assert type(model.head[1]) is nn.Conv2d

@@ -9,7 +9,7 @@ from torch import nn
 
 import cacseg
 from architectures import N, build, draw, segmentation, smp
-from cacseg.adapters.transformers import MASKS
+from cacseg.adapters.transformers import MASKS, PROMPTED
 
 
 class Own(nn.Module):
@@ -59,38 +59,6 @@ def test_a_model_of_ones_own_trains():
     losses = model(images, labels)
     losses["total"].backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-
-
-class EncoderDecoder(nn.Module):
-    """What cacseg knows of mmsegmentation's class of that name: its names, and that its head drops channels."""
-
-    def __init__(self):
-        super().__init__()
-        self.backbone = nn.Conv2d(3, 8, 3, padding=1)
-        self.decode_head = nn.Module()
-        self.decode_head.conv_seg = nn.Conv2d(8, N, 1)
-        self.decode_head.dropout = nn.Dropout2d(0.1)
-
-    def forward(self, inputs, data_samples=None, mode="tensor"):
-        return self.decode_head.conv_seg(self.decode_head.dropout(self.backbone(inputs)))
-
-    def loss(self, inputs, data_samples):
-        raise NotImplementedError
-
-
-EncoderDecoder.__module__ = "mmseg.models.segmentors.encoder_decoder"
-
-
-def test_mmsegmentation():
-    model, (images, labels) = cacseg.convert(EncoderDecoder()), draw()
-    assert (model.seam, model.conversion.dropout) == ("decode_head.conv_seg", "decode_head.dropout")
-    assert model.loss(images, labels)["total"].isfinite()
-    torch.manual_seed(0)
-    given = model(images, labels=labels)
-    torch.manual_seed(0)
-    torch.testing.assert_close(given, model(images, None, "tensor", labels))
-    with pytest.raises(TypeError, match=r"labels must be a torch.Tensor of integers \[b, H, W\]; got list"):
-        model.loss(images, [object()])
 
 
 def two_heads():
@@ -178,13 +146,21 @@ def test_what_is_refused(name):
         cacseg.convert(make())
 
 
-@pytest.mark.parametrize("name", MASKS)
-def test_mask_classifiers_are_refused(name):
+REASONS = {
+    **dict.fromkeys(MASKS, "it classifies masks, not pixels"),
+    **dict.fromkeys(PROMPTED, "it draws the masks that points and boxes ask for"),
+    "CLIPSegForImageSegmentation": "it draws one mask for each text",
+    "SegGptForImageSegmentation": "it paints masks as an image",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_what_has_no_classifier_of_pixels_is_refused(name):
     kind = getattr(transformers, name)
     model = kind.__new__(kind)  # the class is enough; some cannot be built without further packages
     nn.Module.__init__(model)
     for seam in (None, "class_predictor"):
-        with pytest.raises(ValueError, match=f"{name} cannot be converted: it classifies masks, not pixels"):
+        with pytest.raises(ValueError, match=f"{name} cannot be converted: {REASONS[name]}"):
             cacseg.convert(model, seam=seam)
 
 
@@ -326,7 +302,7 @@ def test_arguments_that_cannot_work_are_refused_at_once(arguments, message):
 def test_the_auxiliary_convolution_can_be_the_seam():
     name = "torchvision deeplabv3_mobilenet_v3_large"
     model = cacseg.convert(build(name), seam="aux_classifier.4")
-    assert model.conversion.auxiliary == ""
+    assert model.conversion.auxiliaries == {}
 
 
 def test_projectors_that_outgrow_the_model_are_reported(caplog):

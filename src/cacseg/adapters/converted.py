@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import copyreg
+import dataclasses
 import inspect
+import logging
 import sys
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from cacseg.adapters.seam import AuxiliaryClassifier, Call, SeamClassifier
+from cacseg import ops
+from cacseg.adapters.calls import Call, begin, end, remember_in_backward
+from cacseg.adapters.seam import SeamClassifier
+from cacseg.adapters.search import tensors_in
+
+logger = logging.getLogger("cacseg")
 
 ASKED = "_cacseg_asked"  # the argument by which `loss` and `plain` say what they want of a call
 
 
 class Conversion(NamedTuple):
-    """What `convert` did to a model: the names of the modules it replaced, and how their losses are given."""
+    """What `convert` did to a model: the names of the modules it replaced, and the weights of their losses."""
 
     seam: str
     dropout: str  # "" where there was none to move
-    auxiliary: str  # "" where the model has none
-    auxiliary_weight: float
-    keeps_output: bool  # with labels the model returns its own output with `loss` in it, not the named losses
+    auxiliaries: dict[str, float]  # the weight of each auxiliary classifier, by its name
 
 
 class ConvertedModel(nn.Module):
@@ -29,12 +35,13 @@ class ConvertedModel(nn.Module):
 
     `model(images)` returns what it returned, from the context logits. `model.loss(images, labels)` returns the named
     losses and their "total". `model(images, labels)` is the same for wrappers that see nothing but calls of the model
-    (`DistributedDataParallel`); models of transformers take `labels=...` and return their output with its `loss`.
-    `model.plain(images)` returns what the original model would.
+    (`DistributedDataParallel`); a model whose own forward has `labels`, as those of transformers, returns its output
+    with the loss in it. `model.plain(images)` returns what the original model would.
     """
 
-    _cacseg_original: type[nn.Module]  # of the subclass
-    _cacseg_labels: LabelsPlace  # of the subclass
+    _cacseg_kind: type[ConvertedModel]  # of the subclass, as the two after it
+    _cacseg_original: type[nn.Module]
+    _cacseg_labels: LabelsPlace
     accepts_loss_kwargs = False  # transformers' Trainer: the loss is a mean over this batch alone
     conversion: Conversion
 
@@ -70,7 +77,7 @@ class ConvertedModel(nn.Module):
             return super().forward(*inputs, **named)
         asked = named.pop(ASKED, None)
         if asked == "plain":
-            return self._cacseg_run(Call(plain=True), inputs, named)
+            return self._cacseg_run(Call(self._cacseg_seam(), plain=True), inputs, named)
         labels = named.pop("labels", None)
         _, position, is_originals = self._cacseg_labels
         if len(inputs) > position:
@@ -78,41 +85,57 @@ class ConvertedModel(nn.Module):
             # None holds a place that the original has for labels; other arguments may follow it.
             inputs = (*inputs[:position], *((None,) if is_originals else ()), *inputs[position + 1 :])
         if labels is None:
-            return self._cacseg_run(None, inputs, named)
-        output, losses = self._cacseg_losses(labels, inputs, named)
-        if asked == "losses" or not self.conversion.keeps_output:
-            return losses
-        if isinstance(output, tuple):
-            return (losses["total"], *output)
-        return type(output)(**{**output, "loss": losses["total"]})
+            return self._cacseg_run(Call(self._cacseg_seam()), inputs, named)
+        output, losses = self._cacseg_losses(self._cacseg_read_labels(labels), inputs, named)
+        return losses if asked == "losses" or not is_originals else with_loss(output, losses)
 
-    def _cacseg_losses(
-        self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[Any, dict[str, Tensor]]:
+    def _cacseg_read_labels(self, labels: Any) -> Tensor:
         if not isinstance(labels, Tensor):
             raise TypeError(
                 f"labels must be a torch.Tensor of integers [b, H, W]; got {type(labels).__name__}. A converted model "
                 "takes tensors, whatever samples the original's own training code has."
             )
-        call = Call(labels=labels)
-        output = self._cacseg_run(call, inputs, named)
-        return output, self._cacseg_seam().losses(call, self.conversion.auxiliary_weight)
+        return labels
 
-    def _cacseg_run(self, call: Call | None, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_losses(
+        self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """The output, the named terms of the criterion and of the auxiliaries, and their weighted "total"."""
+        call, seam = Call(self._cacseg_seam(), labels=labels), self._cacseg_seam()
+        output = self._cacseg_run(call, inputs, named)
+        outputs, auxiliary = call.take_answers()
+        if outputs is None:
+            raise RuntimeError(
+                "the model must run its classifier once in each call; it did not run. Name the convolution that "
+                "every call passes: cacseg.convert(cacseg.restore(model), seam=...)."
+            )
+        if not seam.is_checked and not torch.compiler.is_compiling():
+            report_other_scores(self, seam, output)
+        remember_in_backward(call, [one for one in (outputs.context, outputs.plain, outputs.oracle) if one is not None])
+        losses = seam.criterion(outputs, labels)
+        total = losses.pop("total")
+        ran = {name: weight for name, weight in self.conversion.auxiliaries.items() if name in auxiliary}
+        for index, (name, weight) in enumerate(ran.items()):
+            term = "auxiliary" if len(ran) == 1 else f"auxiliary_{index}"
+            losses[term] = ops.upsampled_cross_entropy(
+                auxiliary[name],
+                labels,
+                ignore_index=seam.criterion.ignore_index,
+                weight=seam.criterion.class_weights,
+                label_smoothing=seam.criterion.label_smoothing,
+            )
+            total = total + weight * losses[term]
+        return output, {**losses, "total": total}
+
+    def _cacseg_run(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
-        listeners: list[SeamClassifier | AuxiliaryClassifier] = [self._cacseg_seam()]
-        if self.conversion.auxiliary:
-            auxiliary = self.get_submodule(self.conversion.auxiliary)
-            assert isinstance(auxiliary, AuxiliaryClassifier)
-            listeners.append(auxiliary)
-        outer = listeners[0].call  # of a call that this one is nested in
-        for listener in listeners:
-            listener.call = call
+        outer = begin(call)
         try:
-            return super().forward(*inputs, **named)
+            output = super().forward(*inputs, **named)
         finally:
-            for listener in listeners:
-                listener.call = outer
+            end(outer)
+        remember_in_backward(call, list(tensors_in(output)))
+        return output
 
     def _cacseg_seam(self) -> SeamClassifier:
         seam = self.get_submodule(self.conversion.seam)
@@ -126,16 +149,49 @@ class ConvertedModel(nn.Module):
         make, arguments, *rest = reduced
         if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
             raise TypeError(f"{type(self).__name__} has a way of its own to be copied. Restore it before copying.")
-        return (new_converted, (self._cacseg_original, *arguments[1:]), *rest)
+        return (new_converted, (self._cacseg_kind, self._cacseg_original, *arguments[1:]), *rest)
 
 
-def converted_class(original: type[nn.Module]) -> type[ConvertedModel]:
+def report_other_scores(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
+    """Once: where nothing that the model returns has as many channels as the seam, it may be the wrong layer."""
+    seam.is_checked = True
+    shapes = [tuple(tensor.shape) for tensor in tensors_in(output) if tensor.ndim > 2]
+    if shapes and not any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
+        logger.warning(
+            "cacseg: %r makes %d scores for each pixel, and %s returns %s. Is it where features become class scores?",
+            model.seam,
+            seam.num_classes,
+            type(model).__name__,
+            ", ".join(map(str, shapes)),
+        )
+
+
+def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:
+    """What a model with labels of its own returns: its output with the loss in its place; of a tensor, the losses."""
+    total = losses["total"]
+    if isinstance(output, Tensor):
+        return losses
+    if isinstance(output, dict):  # the outputs of transformers are dicts and dataclasses
+        return (
+            type(output)(**{**output, "loss": total}) if dataclasses.is_dataclass(output) else {**output, "loss": total}
+        )
+    if dataclasses.is_dataclass(output) and "loss" in [field.name for field in dataclasses.fields(output)]:
+        return dataclasses.replace(output, loss=total)  # type: ignore[type-var]
+    if type(output) is tuple:
+        return (total, *output)
+    raise TypeError(
+        "with labels, a model whose forward takes them must return a tuple, a dict or a dataclass with a field loss; "
+        f"got {type(output).__name__}. model.loss(images, labels) gives the losses of any."
+    )
+
+
+def converted_class(kind: type[ConvertedModel], original: type[nn.Module]) -> type[ConvertedModel]:
     """The subclass of `original` that converted models have, always the same; it bears the original's name.
 
     The name matters: transformers writes it into saved configurations and looks up what to record by it.
     """
-    if original in _classes:
-        return _classes[original]
+    if (kind, original) in _classes:
+        return _classes[kind, original]
 
     def forward(self: ConvertedModel, *inputs: Any, **named: Any) -> Any:
         return self._cacseg_answer(inputs, named)
@@ -147,21 +203,22 @@ def converted_class(original: type[nn.Module]) -> type[ConvertedModel]:
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
+        "_cacseg_kind": kind,
         "_cacseg_original": original,
         "_cacseg_labels": place,
         "forward": forward,
     }
-    _classes[original] = type(original.__name__, (ConvertedModel, original), namespace)
-    return _classes[original]
+    _classes[kind, original] = type(original.__name__, (kind, original), namespace)
+    return _classes[kind, original]
 
 
-_classes: dict[type[nn.Module], type[ConvertedModel]] = {}
+_classes: dict[tuple[type[ConvertedModel], type[nn.Module]], type[ConvertedModel]] = {}
 
 
-def new_converted(original: type[nn.Module], *arguments: Any) -> nn.Module:
+def new_converted(kind: type[ConvertedModel], original: type[nn.Module], *arguments: Any) -> nn.Module:
     """An empty instance, for copies and pickles to fill."""
-    kind = converted_class(original)
-    return kind.__new__(kind, *arguments)
+    made = converted_class(kind, original)
+    return made.__new__(made, *arguments)
 
 
 class LabelsPlace(NamedTuple):
@@ -179,6 +236,11 @@ def place_labels(original: type[nn.Module]) -> LabelsPlace:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     positional = [parameter.name for parameter in parameters if parameter.kind in kinds]
     if "labels" in signature.parameters:
+        if signature.parameters["labels"].default is inspect.Parameter.empty:
+            raise TypeError(
+                f"the forward of {original.__name__} requires labels, and a converted model runs it without: its "
+                "losses come from the classifier. Give the argument the default None."
+            )
         position = positional.index("labels") - 1 if "labels" in positional else sys.maxsize  # without self
         return LabelsPlace(signature, position, is_originals=True)
     takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)

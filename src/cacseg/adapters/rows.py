@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+AUXILIARY_WEIGHT = 0.4  # torchvision's, mmsegmentation's and transformers' own
 
 
 class Row(NamedTuple):
@@ -17,3 +21,28 @@ class Row(NamedTuple):
     auxiliary_weight: str = ""  # the entry of the model's config that holds it
     refusal: str = ""  # why there is no seam
     remark: str = ""  # for the documentation
+
+
+class Known(NamedTuple):
+    """What a row, and the model itself, say of one model."""
+
+    seam: str = ""  # "" where it has to be found
+    dropout: str = ""
+    auxiliaries: Mapping[str, float] = MappingProxyType(
+        {}
+    )  # the convolution of each auxiliary classifier, and the weight of its loss
+    ignore_index: int | None = None
+    refusal: str = ""
+
+
+def read_row(row: Row, model: Any) -> Known:
+    """A row, with what its entries of the model's config say."""
+    weight = getattr(model.config, row.auxiliary_weight) if row.auxiliary_weight else AUXILIARY_WEIGHT
+    names = dict(model.named_modules())
+    return Known(
+        seam=row.seam,
+        dropout=row.dropout,
+        auxiliaries={row.auxiliary: weight} if row.auxiliary and row.auxiliary in names else {},
+        ignore_index=getattr(model.config, row.ignore_index) if row.ignore_index else None,
+        refusal=row.refusal,
+    )

@@ -1,42 +1,39 @@
-"""What stands in a converted model where a convolution stood, and for how long it knows the labels.
-
-A model of another library calls its last convolution with features and nothing else. So the labels wait on the module
-that took the convolution's place, as a `Call`, for the duration of one call of the model (`cacseg.adapters.converted`).
-"""
+"""What stands in a converted model where a convolution stood."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg import ops
-from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg._checks import check_features, check_labels
+from cacseg.adapters.calls import Call, call_of, current_call
+from cacseg.adapters.patches import (
+    geometry_of,
+    patch_cosine_logits,
+    patch_dot_logits,
+    patch_inverse_norms,
+    patch_sums,
+)
+from cacseg.classifier import DESIGNS, ContextAwareClassifier, ContextLogits
+from cacseg.functional._precision import no_autocast, widen
+from cacseg.functional.labels import class_masks
+from cacseg.functional.prototypes import pixel_shares
 from cacseg.losses import ContextLoss
+from cacseg.ops.logits import LARGEST_HALF
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by the dimensions of the kernel
-
-
-class Call:
-    """One call of a converted model: what it asks of the seam, and what the seam and the auxiliary answered."""
-
-    def __init__(self, *, labels: Tensor | None = None, plain: bool = False) -> None:
-        self.labels = labels
-        self.plain = plain
-        self.has_gradients = torch.is_grad_enabled()
-        self.outputs: ContextLogits | None = None
-        self.auxiliary: Tensor | None = None
 
 
 class SeamClassifier(ContextAwareClassifier):
     """A `ContextAwareClassifier` with the convolution's own parameters, in their own shapes and under their own names.
 
-    It reads what the convolution read: features `[b, d, h, w]`; for an `nn.Linear`, `[b, h, w, d]`. A k x k
-    convolution is a 1x1 classifier over patches, `F.unfold(features, k)` with d*k*k channels, in the order of
-    `weight.flatten(1)`; the classifier's `in_channels` is then d*k*k.
+    It reads what the convolution read: features `[b, d, h, w]`; for an `nn.Linear`, `[b, h, w, d]` or tokens
+    `[b, N, d]`. A k x k convolution is a 1x1 classifier over patches of d*k*k channels, in the order of
+    `weight.flatten(1)`; that is then the classifier's `in_channels` (see `cacseg.adapters.patches`).
 
     Args:
         replaced: the convolution (checked by `search.check_replaceable`), kept for `restore`.
@@ -58,26 +55,28 @@ class SeamClassifier(ContextAwareClassifier):
         self.replaced = (replaced,)  # in a tuple, so that it is no submodule
         # What a convolution says of itself; some models read it. A linear layer has no kernel.
         self.channels, self.out_channels, self.groups = weight.shape[1], weight.shape[0], 1
-        self.kernel_size, self.stride, self.padding, self.dilation = geometry_of(replaced)
-        self.pointwise = {*self.kernel_size, *self.stride} <= {1} and not any(self.padding)
-        self.call: Call | None = None
+        self.geometry = geometry_of(replaced)
+        self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
+        self.is_checked = False  # against what the model returns, at its first losses
         self.train(replaced.training)
 
     def forward(self, features: Tensor) -> Tensor:  # type: ignore[override]
         """The context logits, or what the call of the model asks for."""
-        call = self.call
+        call = call_of(self)
         if call is not None and call.plain:
             return self.replaced_logits(features)
-        patches = self.patches(features)
-        if call is None or call.labels is None:
-            logits = super().forward(patches)
-            assert isinstance(logits, Tensor)
-        else:
+        labels = None if call is None else call.labels
+        is_running = call is not None and call is current_call()  # and not a checkpoint that computes it again
+        if call is not None and labels is not None and is_running:
             check_runs_once_with_gradients(call)
-            outputs = super().forward(patches, call.labels)
-            assert isinstance(outputs, ContextLogits)
-            call.outputs, logits = outputs, outputs.context
-        return logits if self.kernel_size else logits.movedim(1, -1)
+        answer = self._classify(self._as_map(features, labels), labels)
+        if isinstance(answer, ContextLogits):
+            logits = answer.context
+            if call is not None and is_running:
+                call.outputs = answer
+        else:
+            logits = answer
+        return logits if self.kernel_size else logits.flatten(2).movedim(1, -1).reshape(*features.shape[:-1], -1)
 
     def replaced_logits(self, features: Tensor) -> Tensor:
         """What the convolution would have returned, computed as it did."""
@@ -89,46 +88,81 @@ class SeamClassifier(ContextAwareClassifier):
         return convolve(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
     def patches(self, features: Tensor) -> Tensor:
-        """What the classifier reads, [b, d*k*k, *spatial]."""
-        if not self.kernel_size:
-            return features.movedim(-1, 1)
-        if self.pointwise:
+        """What a 1x1 classifier would read, [b, d*k*k, *spatial]."""
+        if self.geometry.pointwise:
             return features
         columns = F.unfold(features, self.kernel_size, self.dilation, self.padding, self.stride)
-        height, width = (
-            (features.shape[2 + i] + 2 * self.padding[i] - self.dilation[i] * (self.kernel_size[i] - 1) - 1)
-            // self.stride[i]
-            + 1
-            for i in (0, 1)
-        )
-        return columns.unflatten(-1, (height, width))
+        return columns.unflatten(-1, self.geometry.out_size(features.shape[2:]))
 
-    def losses(self, call: Call, auxiliary_weight: float) -> dict[str, Tensor]:
-        """The named terms of the criterion, the auxiliary's where there is one, and their weighted "total"."""
-        assert call.labels is not None
-        if call.outputs is None:
-            raise RuntimeError(
-                "the model must run its classifier once in each call; it did not run. Name the convolution that "
-                "every call passes: cacseg.convert(cacseg.restore(model), seam=...)."
-            )
-        losses = self.criterion(call.outputs, call.labels)
-        total = losses.pop("total")
-        if call.auxiliary is not None:
-            losses["auxiliary"] = ops.upsampled_cross_entropy(
-                call.auxiliary,
-                call.labels,
-                ignore_index=self.criterion.ignore_index,
-                weight=self.criterion.class_weights,
-                label_smoothing=self.criterion.label_smoothing,
-            )
-            total = total + auxiliary_weight * losses["auxiliary"]
-        return {**losses, "total": total}
+    def _as_map(self, features: Tensor, labels: Tensor | None) -> Tensor:
+        """Channels in dimension 1; tokens on the grid of the labels, where those are a map."""
+        if self.kernel_size:
+            return features
+        values = features.movedim(-1, 1)
+        if labels is not None and values.ndim == 3 and labels.ndim == 3:
+            return values.unflatten(2, grid_of_tokens(values.shape[2], labels))
+        return values
+
+    def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
+        if self.geometry.pointwise or torch.compiler.is_compiling():
+            # Compilers and exporters get the patches: some know no convolution whose groups are the images.
+            return super().forward(self.patches(features), labels)
+        check_features(features, self.channels)
+        if labels is not None:
+            check_labels(labels, features, self.num_classes, self.ignore_index)
+        norms = patch_inverse_norms(features, self.geometry)
+        plain = context = self._plain_of_patches(features, norms)
+        if self.context_design != "none":
+            prototypes = None
+            if self.context_design != "weight":
+                with no_autocast(features):
+                    shares = pixel_shares(plain.detach() if self.detach_plain else plain, self.confidence_threshold)
+                    prototypes = patch_sums(widen(features), shares.to(widen(features).dtype), self.geometry)
+            rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes)
+            context = self._similarity_of_patches(features, rows, norms)
+        if labels is None:
+            return context
+        labels, oracle = ops.fit_labels(labels, plain.shape[2:], self.num_classes, self.ignore_index), None
+        if self.oracle_design != "none":
+            prototypes = self._oracle_prototypes_of_patches(features, labels)
+            rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
+            oracle = self._similarity_of_patches(features, rows, norms)
+        return ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
+
+    def _plain_of_patches(self, features: Tensor, norms: Tensor) -> Tensor:
+        if self.dropout > 0.0 and self.training:
+            features = torch.feature_dropout(features, self.dropout, True)
+        if self.plain_similarity == "dot":
+            plain = self.replaced_logits(features)
+            return plain.clamp(-LARGEST_HALF, LARGEST_HALF) if plain.dtype == torch.float16 else plain
+        if self.plain_dropout is not None:
+            features = self.plain_dropout(features)
+        if self.training:  # after dropout a patch has another length
+            norms = patch_inverse_norms(features, self.geometry)
+        return patch_cosine_logits(features, self.weight.flatten(1)[None], self.scale, norms, self.geometry)
+
+    def _oracle_prototypes_of_patches(self, features: Tensor, labels: Tensor) -> Tensor | None:
+        if self.oracle_design == "weight":
+            return None
+        with no_autocast(features):
+            values = widen(features)
+            masks = class_masks(labels, self.num_classes, -1, values.dtype)
+            sums, counts = patch_sums(values, masks, self.geometry), masks.flatten(2).sum(dim=-1, keepdim=True)
+            if self.oracle_scope == "batch":
+                sums, counts = sums.sum(dim=0, keepdim=True), counts.sum(dim=0, keepdim=True)
+            absent = self.weight.flatten(1).detach().to(sums.dtype)
+            return torch.where(counts > 0, sums / counts.clamp_min(1.0), absent)
+
+    def _similarity_of_patches(self, features: Tensor, rows: Tensor, norms: Tensor) -> Tensor:
+        if self.context_similarity == "dot":
+            return patch_dot_logits(features, rows, self.geometry)
+        return patch_cosine_logits(features, rows, self.scale, norms, self.geometry)
 
     def _plain(self, features: Tensor, norms: Tensor | None) -> Tensor:
         if self.plain_dropout is not None and self.training:
             # Whole channels of the features are dropped, not of the patches.
-            by_channel = features if self.pointwise else features.unflatten(1, (self.channels, -1)).flatten(2, 3)
-            features, norms = self.plain_dropout(by_channel).view_as(features), None
+            apart = features if self.geometry.pointwise else features.unflatten(1, (self.channels, -1)).flatten(2, 3)
+            features, norms = self.plain_dropout(apart).view_as(features), None
         return super()._plain(features, norms)
 
 
@@ -138,19 +172,20 @@ class AuxiliaryClassifier(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
 
-    def __init__(self, replaced: nn.Conv2d) -> None:
+    def __init__(self, replaced: nn.Conv2d, name: str) -> None:
         super().__init__()
         self.weight = cast(nn.Parameter, replaced.weight)
         self.bias = cast("nn.Parameter | None", replaced.bias)
         self.kernel_size, self.stride, self.padding, self.dilation = geometry_of(replaced)
+        self.name = name
         self.replaced = (replaced,)
-        self.call: Call | None = None
         self.train(replaced.training)
 
     def forward(self, features: Tensor) -> Tensor:
         logits = F.conv2d(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
-        if self.call is not None and self.call.labels is not None:
-            self.call.auxiliary = logits
+        call = current_call()
+        if call is not None and call.labels is not None:
+            call.auxiliary[self.name] = logits
         return logits
 
 
@@ -176,26 +211,18 @@ def put_back(placed: Placed) -> nn.Module:
     return replaced.train(placed.training)
 
 
-class Geometry(NamedTuple):
-    """How a convolution moves over its input; empty for a linear layer."""
-
-    kernel_size: tuple[int, ...] = ()
-    stride: tuple[int, ...] = ()
-    padding: tuple[int, ...] = ()
-    dilation: tuple[int, ...] = ()
-
-
-def geometry_of(module: nn.Module) -> Geometry:
-    """With the padding in numbers, where the convolution has a word for it."""
-    if not isinstance(module, CONVOLUTIONS):
-        return Geometry()
-    padding = module.padding
-    if padding == "valid":
-        padding = (0,) * len(module.kernel_size)
-    elif padding == "same":
-        padding = tuple(d * (k - 1) // 2 for k, d in zip(module.kernel_size, module.dilation, strict=True))
-    assert not isinstance(padding, str)
-    return Geometry(module.kernel_size, module.stride, padding, module.dilation)
+def grid_of_tokens(tokens: int, labels: Tensor) -> tuple[int, int]:
+    """Rows and columns of the tokens of an image, row by row, in the proportion of its labels [b, H, W]."""
+    height, width = labels.shape[1:]
+    rows = round((tokens * height / width) ** 0.5)
+    columns = tokens // max(rows, 1)
+    if rows * columns != tokens or rows * width != columns * height:
+        raise ValueError(
+            f"tokens must be a grid of the proportion of the labels; the layer read {tokens} tokens for an image, and "
+            f"the labels are {height}x{width}. Remove class tokens before the layer, give it [b, h, w, d], or give "
+            f"labels [b, {tokens}]."
+        )
+    return rows, columns
 
 
 def check_runs_once_with_gradients(call: Call) -> None:
@@ -208,5 +235,5 @@ def check_runs_once_with_gradients(call: Call) -> None:
     if call.has_gradients and not torch.is_grad_enabled():
         raise RuntimeError(
             "the classifier must run where gradients are recorded; it runs inside torch.no_grad or a reentrant "
-            "checkpoint. Checkpoint with use_reentrant=False, and only what comes before the classifier."
+            "checkpoint, whose second run would not reach the losses. Checkpoint with use_reentrant=False."
         )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cacseg.adapters.seam import CONVOLUTIONS
+from cacseg.adapters.patches import CONVOLUTIONS
 from cacseg.classifier import ContextAwareClassifier
 
 # Modules that call the model they hold in a way that hides its methods or copies it. By name: some cannot be imported

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from cacseg.adapters import mmseg, smp, torchvision, transformers
-from cacseg.adapters.rows import Row
+from cacseg.adapters.rows import Known, Row, read_row
 
 SUPPORTED: dict[tuple[str, str], Row] = {
     (row.package, row.architecture): row for row in (*smp.ROWS, *torchvision.ROWS, *transformers.ROWS, *mmseg.ROWS)
@@ -19,6 +19,14 @@ def row_of(model: nn.Module) -> Row | None:
         if row is not None:
             return row
     return None
+
+
+def known_of(model: nn.Module) -> Known:
+    """What the row of the model's class says of this very model; nothing where there is no row."""
+    row = row_of(model)
+    if row is None:
+        return Known()
+    return mmseg.read_model(row, model) if row.package == mmseg.PACKAGE else read_row(row, model)
 
 
 def as_markdown() -> str:

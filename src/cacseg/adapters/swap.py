@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from cacseg._checks import check_class_weights
 from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class
-from cacseg.adapters.rows import Row
-from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, geometry_of, put_back
+from cacseg.adapters.mmseg import PACKAGE as MMSEG
+from cacseg.adapters.mmseg import ConvertedSegmentor
+from cacseg.adapters.patches import geometry_of
+from cacseg.adapters.rows import Known
+from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, put_back
 from cacseg.adapters.search import check_path, check_replaceable, check_unwrapped, find_by_running, get_by_name
-from cacseg.adapters.supported import row_of
+from cacseg.adapters.supported import known_of, row_of
 from cacseg.losses import ContextLoss
 
 logger = logging.getLogger("cacseg")
 
 ADDED = ("conversion", "drop_oracle", "loss", "plain", "seam")  # what a converted model has beside its own
-UNKNOWN = Row("", "")
 MANY_PARAMETERS = 10_000_000  # of the projectors alone, beyond which a user is told
 
 
@@ -46,8 +48,8 @@ def convert(
             model once and reported.
         example: images for that run; None for random ones, [1, 3, 64, 64].
         loss_arguments: of `ContextLoss`.
-        auxiliary_weight: of the auxiliary classifier's cross-entropy, where the model has one; None for 0.4, or what
-            the config of a model of transformers says.
+        auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
+            config of a model of transformers or the heads of mmsegmentation say, else 0.4.
         classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
             `loss_arguments` has its own.
     """
@@ -58,30 +60,31 @@ def convert(
             f"the model is converted already, at {model.seam!r}. cacseg.restore(model) makes it the original again."
         )
     check_unwrapped(model)
-    row = row_of(model) or UNKNOWN
-    if row.refusal:
-        raise ValueError(f"{row.architecture} cannot be converted: {row.refusal}.")
-    check_names(model, row)
-    if row.ignore_index:
-        classifier_arguments.setdefault("ignore_index", getattr(model.config, row.ignore_index))
-    if auxiliary_weight is None:
-        auxiliary_weight = getattr(model.config, row.auxiliary_weight) if row.auxiliary_weight else 0.4
+    row, known = row_of(model), known_of(model)
+    if known.refusal:
+        raise ValueError(f"{type(model).__name__} cannot be converted: {known.refusal}.")
+    package = "" if row is None else row.package
+    check_names(model, package)
+    if known.ignore_index is not None:
+        classifier_arguments.setdefault("ignore_index", known.ignore_index)
     shared: dict[str, Any] = {
         key: classifier_arguments[key] for key in ("preset", "ignore_index") if key in classifier_arguments
     }
     shared.update(loss_arguments or {})
     criterion = ContextLoss(**shared)
 
-    name = seam or row.seam or find_by_running(model, example)
-    if not seam and not row.seam:
+    name = seam or known.seam or find_by_running(model, example)
+    if not seam and not known.seam:
         logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
     replaced = get_by_name(model, name)
     check_path(model, name)
     check_replaceable(name, replaced)
-    dropout_name, dropout = dropout_before(model, name, row, replaced)
+    check_is_classifier(model, name, replaced, known)
+    dropout_name, dropout = dropout_before(model, name, known, replaced)
     kept = None if "dropout" in classifier_arguments else dropout
-    usual = name == row.seam
-    auxiliary_name = row.auxiliary if usual and row.auxiliary in dict(model.named_modules()) else ""
+    auxiliaries = known.auxiliaries if name == known.seam else {}
+    if auxiliary_weight is not None:
+        auxiliaries = dict.fromkeys(auxiliaries, auxiliary_weight)
 
     fixed = sorted({"in_channels", "num_classes", "bias"} & set(classifier_arguments))
     if fixed:
@@ -89,7 +92,7 @@ def convert(
     classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
     check_criterion(classifier, criterion)
     added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
-    if not classifier.pointwise and added > MANY_PARAMETERS:
+    if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
         logger.warning(
             "cacseg.convert: %r is a convolution over patches of %d channels, whose projectors have %.0f M parameters; "
             "fewer channels before it would cost less",
@@ -97,17 +100,18 @@ def convert(
             classifier.in_channels,
             added / 1e6,
         )
-    conversion = Conversion(name, dropout_name, auxiliary_name, auxiliary_weight, row.package == "transformers")
+    conversion = Conversion(name, dropout_name, dict(auxiliaries))
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
         placed[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
-    if auxiliary_name:
-        auxiliary = model.get_submodule(auxiliary_name)
-        check_replaceable(auxiliary_name, auxiliary)
+    for key in auxiliaries:
+        auxiliary = model.get_submodule(key)
+        check_replaceable(key, auxiliary)
         assert isinstance(auxiliary, nn.Conv2d)
-        placed[auxiliary_name] = AuxiliaryClassifier(auxiliary)
+        placed[key] = AuxiliaryClassifier(auxiliary, key)
     converted: Any = model
-    converted.__class__ = converted_class(type(model))  # what may fail comes first: the model is then as it was
+    kind = ConvertedSegmentor if package == MMSEG else ConvertedModel
+    converted.__class__ = converted_class(kind, type(model))  # what may fail comes first: the model is then as it was
     for key, module in placed.items():
         replace_module(model, model.get_submodule(key), module)
     converted.conversion = conversion
@@ -118,8 +122,8 @@ def restore(model: nn.Module) -> Any:
     """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
     if not isinstance(model, ConvertedModel):
         raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
-    seam, dropout, auxiliary, *_ = model.conversion
-    for name in filter(None, (seam, dropout, auxiliary)):
+    seam, dropout, auxiliaries = model.conversion
+    for name in filter(None, (seam, dropout, *auxiliaries)):
         placed = model.get_submodule(name)
         assert isinstance(placed, SeamClassifier | MovedDropout | AuxiliaryClassifier)
         replace_module(model, placed, put_back(placed))
@@ -129,19 +133,32 @@ def restore(model: nn.Module) -> Any:
     return restored
 
 
-def check_names(model: nn.Module, row: Row) -> None:
+def check_names(model: nn.Module, package: str) -> None:
     """The methods that a conversion adds must not hide anything of the model; mmsegmentation's `loss` is known."""
-    known = {"loss"} if row.package == "mmseg" else set()
+    known = {"loss"} if package == MMSEG else set()
     hidden = [name for name in ADDED if name in set(dir(model)) - known]
     if hidden:
         raise ValueError(
             f"a converted model has {', '.join(ADDED)}, and {type(model).__name__} has {', '.join(hidden)} of its own. "
             "Rename them, or convert the part of the model between images and scores."
         )
-    if row.package == "segmentation_models_pytorch" and isinstance(model.classification_head, nn.Module):
+    if package == "segmentation_models_pytorch" and isinstance(model.classification_head, nn.Module):
         raise ValueError(
             "a converted model is trained with labels for pixels; this one has a classification head, which needs "
             "labels for images. Build it without aux_params."
+        )
+
+
+def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, known: Known) -> None:
+    """A layer that the caller named has as many outputs as the classifier of a known architecture."""
+    if not known.seam or name == known.seam:
+        return
+    usual = get_by_name(model, known.seam)
+    (n, *_), (classes, *_) = (cast(Tensor, module.weight).shape for module in (replaced, usual))
+    if n != classes:
+        raise ValueError(
+            f"the seam must be where features become class scores; {name!r} has {n} outputs, and "
+            f"{type(model).__name__} makes its {classes} scores at {known.seam!r}. Leave seam out."
         )
 
 
@@ -156,12 +173,12 @@ def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
         check_class_weights(criterion.class_weights, classifier.num_classes)
 
 
-def dropout_before(model: nn.Module, name: str, row: Row, conv: nn.Module) -> tuple[str, nn.Module | None]:
+def dropout_before(model: nn.Module, name: str, known: Known, conv: nn.Module) -> tuple[str, nn.Module | None]:
     """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
     parent_name, _, last = name.rpartition(".")
     before = ""
-    if name == row.seam and row.dropout:
-        before = row.dropout
+    if name == known.seam and known.dropout:
+        before = known.dropout
     elif isinstance(parent := model.get_submodule(parent_name), nn.Sequential):
         names = list(parent._modules)
         if names.index(last) > 0:

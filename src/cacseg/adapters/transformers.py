@@ -1,4 +1,4 @@
-"""transformers: the classes for semantic segmentation, and those that classify masks instead of pixels."""
+"""transformers: the classes for semantic segmentation, and those that have no classifier of pixels."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ PIXELS = [
 ]
 
 MASKS = [
+    "ConditionalDetrForSegmentation",
     "DetrForSegmentation",
     "EomtDinov3ForUniversalSegmentation",
     "EomtForUniversalSegmentation",
@@ -37,4 +38,26 @@ NO_PIXEL_CLASSIFIER = (
     "of a pixel into class scores"
 )
 
-ROWS = [*PIXELS, *(Row(PACKAGE, name, refusal=NO_PIXEL_CLASSIFIER) for name in MASKS)]
+PROMPTED = ["EdgeTamModel", "Sam2Model", "Sam3TrackerModel", "SamHQModel", "SamModel"]
+NO_CLASSES = "it draws the masks that points and boxes ask for: there are no classes"
+
+OTHERS = [
+    Row(
+        PACKAGE,
+        "CLIPSegForImageSegmentation",
+        refusal="it draws one mask for each text that it is given: a transposed convolution makes them, and there are "
+        "no class scores",
+    ),
+    Row(
+        PACKAGE,
+        "SegGptForImageSegmentation",
+        refusal="it paints masks as an image, in the colours of an example: there are no class scores",
+    ),
+]
+
+ROWS = [
+    *PIXELS,
+    *(Row(PACKAGE, name, refusal=NO_PIXEL_CLASSIFIER) for name in MASKS),
+    *(Row(PACKAGE, name, refusal=NO_CLASSES) for name in PROMPTED),
+    *OTHERS,
+]

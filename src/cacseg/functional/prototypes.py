@@ -85,10 +85,17 @@ def context_prototypes(
         return packed.context_prototypes(features, plain_logits, offsets, confidence_threshold=confidence_threshold)
     with no_autocast(features):
         values = widen(features).flatten(2)
-        log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)  # [b, n, l]
-        if confidence_threshold > 0.0:
-            confident = log_probability.detach().amax(dim=1, keepdim=True).exp() >= confidence_threshold
-            confident = confident | ~confident.any(dim=-1, keepdim=True)
-            log_probability = log_probability.masked_fill(~confident, float("-inf"))
-        share = log_probability.softmax(dim=-1)  # of each pixel in its class's mean
+        share = pixel_shares(plain_logits, confidence_threshold).flatten(2)
         return torch.einsum("bnl,bdl->bnd", share.to(values.dtype), values)
+
+
+def pixel_shares(
+    plain_logits: Float[Tensor, "b n *spatial"], confidence_threshold: float = 0.0
+) -> Float[Tensor, "b n *spatial"]:
+    """softmax(p) / sum_j softmax(p)(., j) of Eq. (4): what part of a class's prototype each pixel is."""
+    log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)  # [b, n, l]
+    if confidence_threshold > 0.0:
+        confident = log_probability.detach().amax(dim=1, keepdim=True).exp() >= confidence_threshold
+        confident = confident | ~confident.any(dim=-1, keepdim=True)
+        log_probability = log_probability.masked_fill(~confident, float("-inf"))
+    return log_probability.softmax(dim=-1).view(plain_logits.shape)
