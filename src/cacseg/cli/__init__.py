@@ -9,6 +9,7 @@ from typing import Annotated
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
 from cacseg.cli.models import import_weights, models
+from cacseg.cli.train import train
 
 app = typer.Typer(
     name="cacseg",
@@ -36,6 +37,7 @@ def _root(
 
 
 app.command()(models)
+app.command()(train)
 app.command("import-weights")(import_weights)
 
 
