@@ -22,8 +22,8 @@ class Stripes:
     name, class_names, ignore_index = "stripes", CLASSES, 255
     palette = ((255, 0, 0), (0, 255, 0), (0, 0, 255))
 
-    def __init__(self, split="train", length=10, size=(40, 56)):
-        self.split, self.length, self.size = split, length, size
+    def __init__(self, split="train", length=10, size=(40, 56), block=8):
+        self.split, self.length, self.size, self.block = split, length, size, block
 
     def __len__(self):
         return self.length
@@ -33,7 +33,8 @@ class Stripes:
 
     def read(self, index):
         generator = np.random.default_rng([index, len(self.split)])
-        labels = generator.integers(0, 3, (self.size[0] // 8, self.size[1] // 8)).repeat(8, 0).repeat(8, 1)
+        rows, columns = (length // self.block for length in self.size)
+        labels = generator.integers(0, 3, (rows, columns)).repeat(self.block, 0).repeat(self.block, 1)
         image = labels[..., None] * 80 + generator.integers(0, 60, (*self.size, 3))
         return Sample(image.astype(np.uint8), labels.astype(np.uint8))
 

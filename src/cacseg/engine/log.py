@@ -24,6 +24,7 @@ from cacseg.engine._lightning import (
 from cacseg.engine.checkpoints import write_whole
 
 METRICS = "metrics.csv"
+SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
 
 
 class CsvLog(Logger):
@@ -147,4 +148,4 @@ class Bar(RichProgressBar):
         return "training"
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return dict(self.shown.latest)
+        return {SHORT.get(name, name): value for name, value in self.shown.latest.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,17 +23,21 @@ def check_folder(folder: Path, *, resume: bool) -> None:
             f"{folder} exists and is not empty; a run is never overwritten. Continue it with --resume, or choose "
             "another folder with -o."
         )
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(f"{nearest} cannot be written to, and {folder} would be there. Choose another with -o.")
+    nearest = _nearest(folder)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise PermissionError(
+            f"{nearest} cannot be written to ({error.strerror}), and the run would be there. Choose another with -o."
+        ) from error
 
 
 def check_space(folder: Path, checkpoint: int, model: int) -> None:
     """Room for the files of a run, and for one of each beside the one that it replaces."""
     needed = 2 * checkpoint + 3 * model
     here = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
-    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(nearest).free
+    free = shutil.disk_usage(_nearest(folder)).free
     if free + here < needed:
         raise OSError(
             f"the disk of {folder} must have room for the checkpoints, about {needed / 1e9:.2f} GB (each is written "
@@ -92,3 +96,8 @@ def check_crop(
             f"{len(sizes)} images become at most {largest[0]}x{largest[1]}. Lower data.crop, or raise data.scale or "
             "data.ratios."
         )
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first above it that exists."""
+    return next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())

@@ -109,7 +109,7 @@ def train(
         validate_every=validate_every,
         averaging=averaging,
         interrupt=interrupt,
-        check=watch.check,
+        check=watch.check_all,
     )
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
     callbacks: list[Callback] = [DryRun(), Randomness(seed), interrupt, *([averaging] if averaging else [])]

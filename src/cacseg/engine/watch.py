@@ -9,6 +9,11 @@ from torch import Tensor
 
 from cacseg.engine._lightning import Callback, LightningModule, Trainer
 
+ADVICE = (
+    "Nothing of it was saved; the last checkpoint is from before. Lower optimiser.rate, clip gradients "
+    "(optimiser.clip), or use bf16 in place of fp16."
+)
+
 
 class Watch(Callback):
     """Remembers, on the device, the first step whose losses were not finite, and which of them.
@@ -39,17 +44,25 @@ class Watch(Callback):
         """Raises where a loss was not finite, in every process alike."""
         if self.first is None:
             return
-        first = (
-            self.first.float()
-            if trainer.world_size == 1
-            else trainer.strategy.reduce(self.first.float(), reduce_op="sum")
-        )
-        if not bool((first > 0).any()):
-            return
-        steps = self.first[self.first > 0].tolist()
-        where = f"step {min(steps)}" if steps else "another process"
-        names = [name for name, value in zip(self.names, first.tolist(), strict=True) if value > 0]
-        raise ValueError(
-            f"the loss is not finite at {where}: {', '.join(names)}. Nothing was saved since; the last checkpoint is "
-            "from before. Lower optimiser.rate, clip gradients (optimiser.clip), or use bf16 in place of fp16."
-        )
+        everywhere = trainer.strategy.reduce(self.first.float(), reduce_op="sum")
+        bad = [name for name, value in zip(self.names, everywhere.tolist(), strict=True) if value > 0]
+        if bad:
+            here = self.first[self.first > 0].tolist()
+            raise ValueError(
+                f"the loss is not finite at {f'step {min(here)}' if here else 'a step of another process'}: "
+                f"{', '.join(bad)}. {ADVICE}"
+            )
+
+    def check_all(self, trainer: Trainer) -> None:
+        """Losses and weights: what a checkpoint is about to hold."""
+        self.check(trainer)
+        named = list(trainer.lightning_module.named_parameters())
+        finite = torch.stack([value.detach().isfinite().all() for _, value in named])
+        if not bool(finite.all()):
+            bad = [
+                name.removeprefix("model.") for (name, _), good in zip(named, finite.tolist(), strict=True) if not good
+            ]
+            raise ValueError(
+                f"weights are not finite after step {trainer.global_step}, {len(bad)} of {len(named)} tensors "
+                f"({', '.join(bad[:3])}). {ADVICE}"
+            )

@@ -99,7 +99,7 @@ def open_split(data: DataConfig, split: str) -> SegmentationData:
         name,
         ignore_index=data.ignore_index,
         size=data.size,
-        length=data.length if split == "train" else None,
+        length=data.length if split == "train" else data.val_length,
     )
 
 

@@ -65,7 +65,8 @@ class DataConfig(Section):
     window: Pair | None = None  # height, width of sliding windows; None: whole
     stride: Pair | None = None
     size: Pair | None = None  # of "synthetic" alone: height, width
-    length: Count | None = None  # of "synthetic" alone: images in the training split
+    length: Count | None = None  # of "synthetic" alone: images to train on
+    val_length: Count | None = None
 
 
 class OptimiserConfig(Section):
