@@ -27,7 +27,7 @@ Progress = Callable[[int, Counts], None]  # images done here so far, counts so f
 class ImageResult(NamedTuple):
     """What is kept of an image."""
 
-    index: int
+    place: int  # in the data set
     name: str
     size: tuple[int, int]
     tallies: dict[str, Tally]
@@ -58,7 +58,7 @@ class Evaluation:
 
         def key(image: ImageResult) -> tuple[float, int]:
             value = image.scores(self.answer).mean_iou
-            return (math.inf if math.isnan(value) else value), image.index
+            return (math.inf if math.isnan(value) else value), image.place
 
         return sorted(self.images, key=key)
 
@@ -126,7 +126,7 @@ def evaluate(
     images = rows.finish()
     if ranks > 1:
         images = _gather(images, totals, ranks)
-    if [one.index for one in images] != list(range(len(data))):
+    if [one.place for one in images] != list(range(len(data))):
         raise RuntimeError(f"{len(data)} images must be counted once each; {len(images)} were.")
     found_counts = {name: counts.cpu() for name, counts in totals.items()}
     if found_counts["plain"].sum() == 0:
@@ -138,7 +138,7 @@ def evaluate(
 
 
 class _Shown(NamedTuple):
-    index: int
+    place: int
     name: str
     views: list[Tensor]  # uint8 [3, h, w], one for each ratio
     labels: Tensor  # uint8 [H, W]
@@ -204,8 +204,8 @@ class _Rows:
 
     def add(self, image: _Shown, answer: str, counts: Tensor) -> None:
         size = (image.labels.shape[0], image.labels.shape[1])
-        self.images.setdefault(image.index, ImageResult(image.index, image.name, size, {}))
-        self.waiting[image.index, answer] = torch.stack(tally(counts)).int()
+        self.images.setdefault(image.place, ImageResult(image.place, image.name, size, {}))
+        self.waiting[image.place, answer] = torch.stack(tally(counts)).int()
         if len(self.waiting) >= self.flush:
             self._fetch()
 
@@ -233,7 +233,7 @@ def _gather(images: list[ImageResult], totals: dict[str, Tensor], ranks: int) ->
         distributed.all_reduce(counts)
     gathered: list[list[ImageResult] | None] = [None] * ranks
     distributed.all_gather_object(gathered, images)
-    return sorted((image for part in gathered for image in part or ()), key=lambda image: image.index)
+    return sorted((image for part in gathered for image in part or ()), key=lambda image: image.place)
 
 
 def _list(values: object) -> str:

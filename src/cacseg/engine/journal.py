@@ -1,4 +1,4 @@
-"""What a folder of predictions holds: how they were made, and which image each belongs to. This is what resuming reads."""
+"""What a folder of predictions holds: how they were made and which image each belongs to. Resuming reads it."""
 
 from __future__ import annotations
 

@@ -187,9 +187,7 @@ class _Runner:
 
 
 def _is_done(item: Input, journal: Journal, outputs: Outputs) -> bool:
-    return journal.is_done(item) and all(
-        path.exists() for path in outputs.paths(journal.folder, item.name).values()
-    )
+    return journal.is_done(item) and all(path.exists() for path in outputs.paths(journal.folder, item.name).values())
 
 
 def _read_scores(

@@ -1,4 +1,4 @@
-"""An image on its way to a model: resized on the CPU as the protocol says, then batched and normalised on the device."""
+"""An image on its way to a model: resized on the CPU as the protocol says, batched and normalised on the device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequen
     """The image [3, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
     long, short = scale if scale is not None else (max(image.shape[:2]), min(image.shape[:2]))
     return [
-        TestTransform(None if scale is None and ratio == 1.0 else _times(long, short, ratio))(image)
-        for ratio in ratios
+        TestTransform(None if scale is None and ratio == 1.0 else _times(long, short, ratio))(image) for ratio in ratios
     ]
 
 
 def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
     """Normalised batches, one for each ratio, from the views of images of one size. Bytes travel, not floats."""
+    if len(model.mean) != 3:
+        raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
     dtype = model.classifier.weight.dtype
     batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
     return [normalise(send(batch, device), model.mean, model.std, None).to(dtype) for batch in batches]

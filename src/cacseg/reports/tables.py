@@ -86,7 +86,7 @@ def image_csv(evaluation: Evaluation) -> str:
         labelled = int(image.tallies[names[0]].labelled.sum())
         rows.append(
             [
-                image.index,
+                image.place,
                 image.name,
                 image.size[1],
                 image.size[0],
@@ -105,10 +105,12 @@ def class_csv(evaluation: Evaluation) -> str:
     names = list(evaluation.counts)
     found = [evaluation.scores(name) for name in names]
     labelled = tally(evaluation.counts[names[0]]).labelled.tolist()
-    rows = [
-        [k, name, labelled[k], *(_text(one.iou[k].item()) for one in found), *(_text(one.accuracy[k].item()) for one in found)]
-        for k, name in enumerate(evaluation.class_names)
-    ]  # fmt: skip
+    rows = []
+    for k, name in enumerate(evaluation.class_names):
+        iou, accuracy = (
+            [_text(values[k].item()) for values in kind] for kind in zip(*(one[:2] for one in found), strict=True)
+        )
+        rows.append([k, name, labelled[k], *iou, *accuracy])
     header = ["index", "class", "labelled_pixels"]
     return to_csv(header + [f"iou_{name}" for name in names] + [f"accuracy_{name}" for name in names], rows)
 
