@@ -1,4 +1,4 @@
-"""What each process of the distributed evaluation does; a module of its own, so that a spawned process can import it."""
+"""What each process of the distributed evaluation does, in a module of its own that a spawned process can import."""
 
 import torch
 from torch import distributed

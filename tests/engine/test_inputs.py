@@ -55,7 +55,7 @@ def test_earlier_answers_are_no_images(tree):
 
 
 def test_what_is_refused(tree):
-    with pytest.raises(FileNotFoundError, match="there is no file or folder .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*nowhere"):
         find_images([tree / "nowhere"])
     with pytest.raises(FileNotFoundError, match=r"\*\.webp matches no file"):
         find_images([str(tree / "*.webp")])
