@@ -223,7 +223,7 @@ def test_what_is_refused(model):
         evaluate(create_model("fcn", 3, backbone="resnet18", in_channels=1), Listed([good]))
     with pytest.raises(ValueError, match="at least 1 image; got 0"):
         evaluate(model, Listed([good]), batch=0)
-    with pytest.raises(ValueError, match="precision must be one of 'float32', 'bfloat16', 'float16'; got 'half'"):
+    with pytest.raises(ValueError, match="precision must be one of 'fp32', 'bf16', 'fp16'; got 'half'"):
         evaluate(model, Listed([good]), precision="half")
 
 
@@ -245,7 +245,7 @@ def test_memory_that_runs_out_is_explained(model, monkeypatch):
 def test_lower_precision_runs_and_mostly_agrees(model):
     data = open_data("synthetic", None, "val", size=(64, 64), length=2)
     big = create_model("fcn", 8, backbone="resnet18").eval()
-    full, low = (evaluate(big, data, precision=precision) for precision in ("float32", "bfloat16"))
+    full, low = (evaluate(big, data, precision=precision) for precision in ("fp32", "bf16"))
     assert full.counts["plain"].sum() == low.counts["plain"].sum()
     assert (full.counts["plain"] - low.counts["plain"]).abs().sum() < 0.2 * full.counts["plain"].sum()
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import NamedTuple
 
 import torch
+from torch import distributed
 
 from cacseg._checks import check_choice
 
-Precision = Literal["float32", "bfloat16", "float16"]
-PRECISIONS: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -34,9 +31,9 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Convolutions and products in `precision`; "float32" leaves everything as it is."""
+    """Convolutions and products in `precision`; "fp32" leaves everything as it is."""
     check_choice("precision", precision, tuple(PRECISIONS))
-    return torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=precision != "float32")
+    return torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=precision != "fp32")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -59,3 +56,27 @@ def explain_memory(what: str, device: torch.device) -> Iterator[None]:
             f"{what} did not fit into the memory of {device}. Use a smaller batch, sliding windows (--slide), a lower "
             "precision, or another device."
         ) from error
+
+
+class Place(NamedTuple):
+    """Where this process works, and whether it is the one that speaks."""
+
+    device: torch.device
+    is_first: bool
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Place]:
+    """Joins the processes that torchrun has started, each with a GPU of its own; alone where there is no other."""
+    chosen = choose_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Place(chosen, True)
+        return
+    if chosen.type == "cuda":
+        chosen = choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(chosen)
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Place(chosen, distributed.get_rank() == 0)
+    finally:
+        distributed.destroy_process_group()

@@ -84,7 +84,7 @@ def evaluate(
     scale: Scale | None = None,
     oracle: bool = False,
     device: torch.device | str = "cpu",
-    precision: str = "float32",
+    precision: str = "fp32",
     batch: int = 1,
     workers: int = 4,
     progress: Progress | None = None,

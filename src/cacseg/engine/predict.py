@@ -95,7 +95,7 @@ def predict_images(
     scale: Scale | None = None,
     answer: str | None = None,
     device: torch.device | str = "cpu",
-    precision: str = "float32",
+    precision: str = "fp32",
     batch: int = 1,
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,

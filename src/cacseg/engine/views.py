@@ -68,7 +68,7 @@ def segment(
     inference: Inference,
     scale: Scale | None,
     device: torch.device,
-    precision: str = "float32",
+    precision: str = "fp32",
     answer: str | None = None,
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
