@@ -13,7 +13,7 @@ import torch
 import cacseg
 import engine_runs
 from cacseg.engine.checkpoints import read_checkpoint
-from engine_runs import run, small_loaders, small_model, small_task
+from engine_runs import run, small_loaders
 
 STEPS = 12
 

@@ -11,6 +11,7 @@ from cacseg.cli._console import fail, out, typer
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
+from cacseg.cli.train import train
 
 app = typer.Typer(
     name="cacseg",
@@ -38,6 +39,7 @@ def _root(
 
 
 app.command()(models)
+app.command()(train)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)

@@ -17,3 +17,9 @@ from lightning.pytorch.callbacks import WeightAveraging as WeightAveraging  # no
 from lightning.pytorch.loggers import TensorBoardLogger as TensorBoardLogger  # noqa: E402
 from lightning.pytorch.loggers.logger import Logger as Logger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only as rank_zero_only  # noqa: E402
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes and speaks; known from the launcher's environment, before any trainer."""
+    rank: int = getattr(rank_zero_only, "rank", 0)
+    return rank == 0

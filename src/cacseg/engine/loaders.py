@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.data.transforms import Crop
+from cacseg.data.transforms import Crop, start_worker
 from cacseg.engine._lightning import LightningDataModule
 from cacseg.engine.stream import Batch, MicroBatches, Picture, TrainStream, ValidationPictures, collate, only
 
@@ -79,7 +79,7 @@ class Loaders(LightningDataModule):
             "num_workers": self.workers,
             "persistent_workers": self.workers > 0,
             "pin_memory": torch.cuda.is_available(),
-            "worker_init_fn": use_one_thread,
+            "worker_init_fn": start_worker,
             # A loader draws the seeds of its workers when it starts: from a generator of its own, so that the
             # global one, which dropout uses, does not depend on when loaders start.
             "generator": torch.Generator(),
@@ -89,10 +89,3 @@ class Loaders(LightningDataModule):
         if self.trainer is None:
             raise RuntimeError("the loaders belong to a trainer: pass them to Trainer.fit(datamodule=...).")
         return self.trainer
-
-
-def use_one_thread(_: int) -> None:
-    """Workers are parallel among each other; OpenCV's own threads would only get in their way."""
-    import cv2
-
-    cv2.setNumThreads(0)

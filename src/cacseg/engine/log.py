@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cacseg.engine._lightning import Callback, LightningModule, Logger, RichProgressBar, Trainer, rank_zero_only
+from cacseg.engine._lightning import (
+    Callback,
+    LightningModule,
+    Logger,
+    RichProgressBar,
+    Trainer,
+    is_first_process,
+    rank_zero_only,
+)
 from cacseg.engine.checkpoints import write_whole
 
 METRICS = "metrics.csv"
@@ -29,7 +37,7 @@ class CsvLog(Logger):
         self.path = path
         self.columns = ["step"]
         self.rows: list[dict[str, str]] = []
-        if rank_zero_only.rank == 0 and path.is_file():
+        if is_first_process() and path.is_file():
             with path.open(newline="") as file:
                 reader = csv.DictReader(file)
                 self.columns = list(reader.fieldnames or self.columns)

@@ -133,9 +133,10 @@ def share_of_batch(batch: int, accumulate: int, world_size: int) -> int:
     """Images that one device handles at a time."""
     parts = accumulate * world_size
     if batch % parts:
+        fits = sorted({max(parts, batch - batch % parts), batch - batch % parts + parts})
         raise ValueError(
             f"the batch must be divisible by devices times accumulation; got {batch} images for {world_size} devices "
-            f"times {accumulate}. Nearest that fit: {max(parts, batch // parts * parts)} or {-(-batch // parts) * parts}."
+            f"times {accumulate}. Near it are {' and '.join(map(str, fits))}."
         )
     return batch // parts
 

@@ -43,7 +43,7 @@ class SegmentationTask(LightningModule):
     ) -> None:
         super().__init__()
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self.model = model.to(memory_format=self.memory_format)
+        self.model: SegmentationModel = model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         self.make_optimiser = make_optimiser
         self.rate_at = rate_at
         self.inference = Inference() if inference is None else inference
