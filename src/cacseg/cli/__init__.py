@@ -8,7 +8,9 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
+from cacseg.cli.predict import predict
 from cacseg.cli.train import train
 
 app = typer.Typer(
@@ -39,6 +41,8 @@ def _root(
 app.command()(models)
 app.command()(train)
 app.command("import-weights")(import_weights)
+app.command("eval")(evaluate)
+app.command()(predict)
 
 
 def main() -> None:
