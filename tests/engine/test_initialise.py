@@ -30,7 +30,7 @@ def test_the_same_classes_give_the_same_model(saved):
 def test_other_classes_are_refused_unless_the_classifiers_start_afresh(saved):
     path, before = saved
     model = make(5, seed=1)
-    with pytest.raises(ValueError, match="of 3 classes, and the data have 5. Set model.reset_classifier=true"):
+    with pytest.raises(ValueError, match=r"of 3 classes, and the data have 5. Set model.reset_classifier=true"):
         load_weights(model, path)
     fresh = make(5, seed=1).state_dict()
     assert all(torch.equal(value, fresh[name]) for name, value in model.state_dict().items())
@@ -44,7 +44,7 @@ def test_other_classes_are_refused_unless_the_classifiers_start_afresh(saved):
 
 def test_a_plain_model_can_become_context_aware(tmp_path):
     make(classifier="plain").save(tmp_path / "plain.safetensors")
-    with pytest.raises(ValueError, match="holds a plain fcn and does not fit this context fcn.*Nothing was loaded"):
+    with pytest.raises(ValueError, match=r"holds a plain fcn and does not fit this context fcn.*Nothing was loaded"):
         load_weights(make(), tmp_path / "plain.safetensors")
     left = load_weights(make(), tmp_path / "plain.safetensors", reset_classifier=True)
     assert left
@@ -61,5 +61,5 @@ def test_another_network_is_refused(saved):
 
 def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "backbone.pth")
-    with pytest.raises(ValueError, match="use model.backbone_weights"):
+    with pytest.raises(ValueError, match=r"use model\.backbone_weights"):
         load_weights(make(), tmp_path / "backbone.pth")

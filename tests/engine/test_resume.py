@@ -15,7 +15,7 @@ from torch.optim import AdamW
 
 import cacseg
 import engine_runs
-from cacseg.engine.checkpoints import read_checkpoint
+from cacseg.engine.atomic import read_checkpoint
 from cacseg.engine.dryrun import DryRun
 from cacseg.engine.interrupt import Stopped
 from cacseg.engine.loaders import Loaders

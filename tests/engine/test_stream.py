@@ -29,13 +29,14 @@ def test_the_parts_of_a_step_are_its_batch(accumulate, world_size):
     ]
     for step in range(steps):
         parts = [part for rank in read for part in rank[step * accumulate : (step + 1) * accumulate]]
-        assert sorted(sum(parts, [])) == list(range((start + step) * 8, (start + step + 1) * 8))
+        positions = [position for part in parts for position in part]
+        assert sorted(positions) == list(range((start + step) * 8, (start + step + 1) * 8))
 
 
 def test_a_batch_that_cannot_be_split_is_refused():
     with pytest.raises(ValueError, match=r"got 16 images for 3 devices times 1\. Near it are 15 and 18"):
         share_of_batch(16, 1, 3)
-    with pytest.raises(ValueError, match="got 2 images for 2 devices times 2. Near it are 4"):
+    with pytest.raises(ValueError, match=r"got 2 images for 2 devices times 2. Near it are 4"):
         share_of_batch(2, 2, 2)
 
 

@@ -9,7 +9,7 @@ import torch
 
 import cacseg
 from cacseg.data import Sample
-from cacseg.engine.checkpoints import read_checkpoint
+from cacseg.engine.atomic import read_checkpoint
 from cacseg.engine.preflight import check_crop, check_data, check_folder, check_model, check_space
 from engine_runs import Stripes, run, small_loaders, small_model, small_task
 
@@ -49,7 +49,7 @@ def spoiling(task, step):
 
 
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
-    """Step 4 makes a weight NaN, so the losses that read it are NaN at step 5; the oracle's and the auxiliary's do not."""
+    """Step 4 makes a bias NaN, so the losses that read it are NaN at step 5; oracle and auxiliary do not read it."""
     task = small_task()
     with pytest.raises(ValueError, match=r"not finite at step 5: plain, context, distillation, total\. Nothing of it"):
         run(tmp_path / "run", 8, task=task, save_every=100, report=spoiling(task, 3))

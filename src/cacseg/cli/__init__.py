@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.data import data
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
@@ -43,6 +44,7 @@ app.command()(train)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.add_typer(data, name="data")
 
 
 def main() -> None:

@@ -76,7 +76,7 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
     colours = []
     for k in range(count):
         hue = (k * 0.61803398875 + 0.58) % 1.0  # golden section: neighbours lie far apart
-        saturation, value = (0.65, 0.85, 0.45)[k % 3], (0.95, 0.70, 0.85, 0.55)[k % 4]
+        saturation, value = (0.65, 0.90, 0.45)[k % 3], (0.95, 0.70, 0.85, 0.55, 0.62)[k % 5]
         red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
         colours.append((round(255 * red), round(255 * green), round(255 * blue)))
     return tuple(colours)

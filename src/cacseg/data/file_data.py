@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cacseg.data.decode import Labels, decode_image, decode_labels
+from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_image, decode_labels
 from cacseg.data.files import Files
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.sample import Colour, Sample
@@ -86,15 +86,16 @@ def match_pairs(images: Sequence[tuple[str, str, str]], labels: Sequence[tuple[s
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:
     """Every image has labels, every label file an image, and there is at least one pair."""
-    for kind, other, paths in (
-        ("image", "labels", listing.images_alone),
-        ("label file", "image", listing.labels_alone),
+    for kind, other, suffixes, paths in (
+        ("image", "labels", LABEL_SUFFIXES, listing.images_alone),
+        ("label file", "image", IMAGE_SUFFIXES, listing.labels_alone),
     ):
         if paths:
             shown = ", ".join(files.where(path) for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
             raise ValueError(
-                f"every {kind} needs its {other}; {len(paths)} of {where} have none: {shown}. "
-                "Add what is missing or remove these files."
+                f"every {kind} needs its {other}, of the same path and name; {len(paths)} of {where} have none: "
+                f"{shown}. "
+                f"Add what is missing ({', '.join(suffixes)}) or remove these files."
             )
     if not listing.pairs:
         raise ValueError(f"{where} is empty: no image and label files there.")

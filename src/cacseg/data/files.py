@@ -105,7 +105,7 @@ class ZipFiles:
             raise OSError(f"{self.where(path)} cannot be unpacked ({error}). Copy the .zip again.") from error
 
     def where(self, path: str) -> str:
-        return f"{self.root}/{path}"
+        return f"{self.root}/{path}".rstrip("/")
 
 
 def open_files(root: str | Path) -> Files:
@@ -113,7 +113,7 @@ def open_files(root: str | Path) -> Files:
     root = Path(root).expanduser()
     if root.is_dir():
         return FolderFiles(root)
-    if root.is_file() and zipfile.is_zipfile(root):
+    if root.is_file() and (zipfile.is_zipfile(root) or root.suffix.lower() == ".zip"):
         return ZipFiles(root)
     if root.is_file():
         raise ValueError(f"a data set is a folder or a .zip; {root} is another file.")

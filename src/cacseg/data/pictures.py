@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from PIL import Image
 
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Colour
+from cacseg.data.writing import write_file
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
 
@@ -120,25 +120,10 @@ def _write(picture: Picture, text: str, left: int, base: int) -> None:
 
 
 def _save(path: str | Path, picture: Image.Image, overwrite: bool) -> None:
-    path = Path(path)
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
-    content = io.BytesIO()
-    suffix = path.suffix.lower()
+    suffix = Path(path).suffix.lower()
     known = Image.registered_extensions()
-    if suffix not in known:
+    if not Path(path).is_dir() and suffix not in known:
         raise ValueError(f"a picture's name must end in .png or the like; got {path}.")
-    picture.save(content, known[suffix])
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with scratch.open("xb") as file:
-            file.write(content.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except OSError as error:
-        raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    content = io.BytesIO()
+    picture.save(content, known.get(suffix, "PNG"))
+    write_file(path, content.getvalue(), overwrite=overwrite)

@@ -21,7 +21,7 @@ from cacseg.engine._lightning import (
     is_first_process,
     rank_zero_only,
 )
-from cacseg.engine.checkpoints import write_whole
+from cacseg.engine.atomic import write_whole
 
 METRICS = "metrics.csv"
 SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar

@@ -150,7 +150,7 @@ def validated(values: Mapping[str, Any]) -> Config:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """The key and the value of "key=value": JSON where the value reads as such, else a word, or words between commas."""
+    """Key and value of "key=value"; a value is JSON where it reads as such, else a word, or words between commas."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise ValueError(f"a setting must be key=value; got {text!r}. Example: --set optimiser.rate=0.001")

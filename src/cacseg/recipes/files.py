@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacseg._version import __version__
-from cacseg.engine.checkpoints import write_whole
+from cacseg.engine.atomic import write_whole
 from cacseg.recipes.config import Config, flat, validated
 
 CONFIG = "config.json"
