@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.bench import bench
 from cacseg.cli.data import data
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
@@ -45,6 +46,7 @@ app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

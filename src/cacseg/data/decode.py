@@ -26,10 +26,10 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     # Some builds of OpenCV fill what is missing of a JPEG with grey. Inside the picture's data 0xFF is never followed
     # by these two codes, so the last start of a scan must be followed by an end of image.
     cut = content.startswith(JPEG_START) and content.rfind(b"\xff\xd9") < content.rfind(b"\xff\xda")
-    image = None if cut else cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    image = None if cut else cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
     if image is None:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
-    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image), np.uint8)
+    return np.asarray(image, np.uint8)
 
 
 class Labels:
