@@ -78,7 +78,7 @@ class Loaders(LightningDataModule):
         return {
             "num_workers": self.workers,
             "persistent_workers": self.workers > 0,
-            "pin_memory": torch.cuda.is_available(),
+            "pin_memory": self._trainer().strategy.root_device.type == "cuda",
             "worker_init_fn": start_worker,
             # A loader draws the seeds of its workers when it starts: from a generator of its own, so that the
             # global one, which dropout uses, does not depend on when loaders start.
