@@ -180,6 +180,7 @@ def main() -> None:
         "jpeg_bytes": statistics.mean(sizes),
         "versions": versions,
         "processor": processor_name(),
+        "date": time.strftime("%Y-%m-%d"),
     }
     for kind, median in medians.items():
         print(f"{kind:>7}: {median:6.1f} images a second ({min(speeds[kind]):.1f} to {max(speeds[kind]):.1f})")
