@@ -92,6 +92,8 @@ def test_the_list_and_the_configuration(tmp_path, monkeypatch, capsys):
     listed = answer(capsys, monkeypatch, "cocostuff164k/fcn", "--list")
     for part in ("cocostuff164k/fcn_mobilenetv2", "512x512", "sgd 0.01", "160000", "not stated in the paper"):
         assert part in listed
-    found = json.loads(answer(capsys, monkeypatch, "camvid", "--root", "here", "--set", "data.crop=32,64", "--print-config"))
+    found = json.loads(
+        answer(capsys, monkeypatch, "camvid", "--root", "here", "--set", "data.crop=32,64", "--print-config")
+    )
     assert (found["data"]["root"], found["data"]["crop"]) == ("here", [32, 64])
     assert list(tmp_path.iterdir()) == []

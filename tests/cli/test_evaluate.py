@@ -129,7 +129,7 @@ def test_names_that_differ_are_told_and_counted_all_the_same(place, capsys, monk
         (("model.safetensors", "--data", "data", "--slide", 32, "--stride", 40), "pixels would be skipped"),
         (("model.safetensors", "--data", "data", "--stride", 40), "--stride belongs to --slide"),
         (("model.safetensors", "--data", "data", "--slide", 32, "--whole"), "--whole and --slide exclude each other"),
-        (("model.safetensors", "--data", "data", "--precision", "half"), "precision must be one of 'fp32', 'bf16', 'fp16'"),
+        (("model.safetensors", "--data", "data", "--precision", "half"), "must be one of 'fp32', 'bf16', 'fp16'"),
         (("model.safetensors", "--data", "data", "--device", "cuda:77"), "there is no device 'cuda:77'"),
         (("model.safetensors", "--data", "data", "-o", "model.safetensors"), "results go into a folder"),
     ],

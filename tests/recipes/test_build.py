@@ -69,7 +69,9 @@ def test_resuming_asks_for_the_same_run(tmp_path):
     config = small(root)
     quiet(config, tmp_path / "run")
     before = (tmp_path / "run" / "config.json").read_bytes()
-    with pytest.raises(ValueError, match=r"resumed as it was started: schedule.steps was 2, now 3; training.seed was 0"):
+    with pytest.raises(
+        ValueError, match=r"resumed as it was started: schedule.steps was 2, now 3; training.seed was 0"
+    ):
         quiet(change(config, {"schedule.steps": 3, "training.seed": 5}), tmp_path / "run", resume=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
         quiet(config, tmp_path / "run")
