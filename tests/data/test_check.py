@@ -132,6 +132,23 @@ def test_results_are_not_overwritten(tmp_path, monkeypatch, capsys):
     assert runner.invoke(app, [*arguments[1:], "--overwrite"]).exit_code == 0
 
 
+def test_lists_and_names_that_contradict_are_problems_too(tmp_path):
+    trees.folder(tmp_path / "folder")
+    trees.write(tmp_path / "folder/images/train/day0/0.png", trees.image(0))
+    trees.write(tmp_path / "folder/labels/train/day1/1.bmp", np.zeros(trees.SIZE, np.uint8))
+    train, val = check_data("folder", tmp_path / "folder", workers=0).splits
+    assert len(train.problems) == 2
+    assert "an image has one file of labels" in train.problems[0]
+    assert "images must differ in more than their suffix" in train.problems[1]
+    assert not val.problems
+    trees.pascal_context(tmp_path)
+    (tmp_path / "VOCdevkit/VOC2010/JPEGImages/2008_000001.jpg").unlink()
+    train, val = check_data("pascal_context60", tmp_path, workers=0).splits
+    assert len(train.problems) == 1
+    assert "2008_000001.jpg" in train.problems[0]
+    assert train.pixels.sum() == 2 * trees.SIZE[0] * trees.SIZE[1]
+
+
 def test_an_empty_split_and_nothing_but_ignored(tmp_path):
     trees.folder(tmp_path)
     for path in (tmp_path / "labels/val").rglob("*.png"):

@@ -1,6 +1,7 @@
 """Folders and .zips give the same files, in any process."""
 
 import multiprocessing
+import zipfile
 
 import pytest
 from torch.utils.data import DataLoader, Dataset
@@ -50,6 +51,21 @@ def test_workers_read_a_zip_that_is_open_already(method, tmp_path):
         worker_init_fn=start_worker,
     )
     assert list(loader) == expected
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_a_damaged_member_is_named_and_the_others_are_read(compression, tmp_path):
+    with zipfile.ZipFile(tmp_path / "data.zip", "w", compression) as archive:
+        for name in ("a.png", "b.png", "c.png"):
+            archive.writestr(name, trees.image(0).tobytes())
+        start, size = archive.infolist()[1].header_offset + 60, archive.infolist()[1].compress_size
+    content = bytearray((tmp_path / "data.zip").read_bytes())
+    content[start : start + size // 2] = b"\xa5" * (size // 2)
+    (tmp_path / "data.zip").write_bytes(content)
+    files = open_files(tmp_path / "data.zip")
+    assert files.read("a.png") == files.read("c.png")
+    with pytest.raises(OSError, match=r"data.zip/b.png is damaged .*Copy the .zip again"):
+        files.read("b.png")
 
 
 def test_what_is_no_data_set(tmp_path):

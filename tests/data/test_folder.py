@@ -42,6 +42,26 @@ def test_kinds_of_images(suffix, tmp_path):
     assert abs(read - expected).max() <= (4 if suffix.lower() in (".jpg", ".jpeg", ".webp") else 0)
 
 
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": b"Exif\0\0II*\0\x08\0\0\0\0\0"}])
+def test_cut_and_lengthened_jpegs(options, tmp_path, capfd):
+    """What was cut off anywhere is missed; what phones append (a film, a trailer) is passed over."""
+    trees.write(tmp_path / "labels/train/a.png", np.zeros((200, 300), np.uint8))
+    trees.write_text(tmp_path / "classes.txt", "one\n")
+    content = io.BytesIO()
+    Image.fromarray(trees.image(0, (200, 300))).save(content, "JPEG", **options)
+    whole, path = content.getvalue(), tmp_path / "images/train/a.jpg"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(whole)
+    data = open_data("folder", tmp_path, "train")
+    expected = data.read(0).image
+    path.write_bytes(whole + b"ftypmp42 \xff\xda \xff\xd8 more")
+    np.testing.assert_array_equal(data.read(0).image, expected)
+    for share in (0.01, 0.3, 0.7, 0.99, 0.9999):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(OSError, match=r"a.jpg is damaged, truncated or no image"):
+            data.read(0)
+
+
 def test_grey_deep_and_transparent_images(tmp_path):
     grey = trees.image(0)[..., 0]
     trees.write_text(tmp_path / "classes.txt", "one\ntwo\n")
@@ -96,8 +116,11 @@ def test_kinds_of_label_files(tmp_path):
     palette_file.putpalette(bytes(range(256)) * 3)
     three = np.repeat(labels[..., None], 3, -1)
     kinds = {"index": labels, "deep": labels.astype(np.uint16), "palette": palette_file, "three": three}
+    kinds["transparent"] = Image.fromarray(np.dstack([labels, labels]), "LA")
     for name, content in kinds.items():
-        np.testing.assert_array_equal(_with_labels(tmp_path / name, content).read(0).labels, labels, err_msg=name)
+        read = _with_labels(tmp_path / name, content).read(0).labels
+        np.testing.assert_array_equal(read, labels, err_msg=name)
+        assert read.flags.writeable, name  # or torch.from_numpy warns
     for suffix in (".bmp", ".tif", ".tiff"):
         data = _with_labels(tmp_path / suffix, labels, suffix=suffix)
         np.testing.assert_array_equal(data.read(0).labels, labels, err_msg=suffix)

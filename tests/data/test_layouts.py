@@ -255,7 +255,7 @@ def test_a_list_that_names_what_is_not_there(tmp_path):
     trees.pascal_context(tmp_path)
     base = tmp_path / "VOCdevkit/VOC2010"
     (base / "JPEGImages/2008_000001.jpg").unlink()
-    with pytest.raises(ValueError, match=r"train.txt names 1 images that are not there: .*2008_000001.jpg"):
+    with pytest.raises(ValueError, match=r"train.txt names an image that is not there: .*2008_000001.jpg"):
         open_data("pascal_context59", tmp_path, "train")
     (base / "SegmentationClassContext/2008_000004.png").unlink()
     with pytest.raises(ValueError, match=r"every image needs its labels.*2008_000004.jpg"):

@@ -197,6 +197,15 @@ def test_normalised_images_are_zero_beyond_their_size():
     assert ours.dtype == torch.float32
 
 
+@pytest.mark.gpu
+def test_images_are_normalised_where_they_are():
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (2, 3, 8, 10), dtype=np.uint8))
+    sizes = torch.tensor([(8, 10), (5, 7)])
+    ours = normalise(images.cuda(), sizes=sizes.cuda())
+    assert ours.is_cuda
+    torch.testing.assert_close(ours.cpu(), normalise(images, sizes=sizes), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

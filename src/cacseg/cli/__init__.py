@@ -8,7 +8,9 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.bench import bench
 from cacseg.cli.data import data
+from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
@@ -39,12 +41,14 @@ def _root(
     pass
 
 
+app.command()(demo)
 app.command()(models)
 app.command()(train)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

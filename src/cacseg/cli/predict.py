@@ -58,9 +58,9 @@ def predict(
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
 
     Answers have the size of their image, and its path below the folder that was given for NAME: masks/NAME.png,
-    overlays/NAME.jpg, confidence/NAME.png, entropy/NAME.png. Run it again and it goes on where it stopped; images that changed are made
-    anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing was begun or a
-    file could not be written.
+    overlays/NAME.jpg, confidence/NAME.png, entropy/NAME.png. Run it again and it goes on where it stopped; images that
+    changed are made anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing
+    was begun or that a file could not be written.
     """
     import cacseg
     from cacseg.data.class_list import distinct_colours

@@ -144,7 +144,8 @@ def check_data(
         if progress is not None:
             progress(report.split, done[which], report.images)
     for report, data, listing, problems in zip(reports, datas, listings, broken, strict=True):
-        report.problems = [f"{files.where(path)} has no labels." for path in listing.images_alone]
+        report.problems = list(listing.problems)
+        report.problems += [f"{files.where(path)} has no labels." for path in listing.images_alone]
         report.problems += [f"{files.where(path)} has no image." for path in listing.labels_alone]
         report.problems += [problems[index] for index in sorted(problems)]
         if not len(data):

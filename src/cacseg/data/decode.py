@@ -7,13 +7,12 @@ import io
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
-JPEG_START = b"\xff\xd8"
 
 
 def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
@@ -23,13 +22,13 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     """
     if not content:
         raise OSError(f"{where} is empty (0 bytes). Copy it again.")
-    # Some builds of OpenCV fill what is missing of a JPEG with grey. Inside the picture's data 0xFF is never followed
-    # by these two codes, so the last start of a scan must be followed by an end of image.
-    cut = content.startswith(JPEG_START) and content.rfind(b"\xff\xd9") < content.rfind(b"\xff\xda")
-    image = None if cut else cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    try:
+        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error as error:  # more pixels than OpenCV takes
+        raise OSError(f"{where} cannot be read ({error.err or error}).") from error
     if image is None:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
-    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=image), np.uint8)
+    return np.asarray(image, np.uint8)
 
 
 class Labels:
@@ -63,19 +62,19 @@ def decode_labels(content: bytes, where: str) -> Labels:
             picture.load()
             if picture.mode == "P":
                 stored = np.array(picture.getpalette("RGB") or [], np.uint8).reshape(-1, 3)
-                return Labels(indices=np.asarray(picture), palette=stored)
+                return Labels(indices=np.array(picture), palette=stored)
             if picture.mode == "1":
                 return Labels(indices=np.asarray(picture).astype(np.uint8))
             if picture.mode in ("L", "I", "I;16", "I;16B", "I;16L"):
-                values = np.asarray(picture)
+                values = np.array(picture)  # of its own: what Pillow shows cannot be written to
                 # Grey of 2 or 4 bits is stretched to 0..255 on reading; the values are what was stored.
                 stretch = {2: 85, 4: 17}.get(bits, 1) if kind == 0 else 1
-                return Labels(indices=values // stretch)
+                return Labels(indices=values if stretch == 1 else values // stretch)
             if picture.mode == "LA":
-                return Labels(indices=np.asarray(picture)[..., 0])
+                return Labels(indices=np.array(picture)[..., 0].copy())
             if picture.mode in ("RGB", "RGBA"):
                 return Labels(colours=np.asarray(picture.convert("RGB")))
             mode = picture.mode
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes: {error}).") from error
     raise ValueError(f"labels are grey, palette or RGB files; {where} has mode {mode}. Convert it to an index PNG.")

@@ -21,11 +21,12 @@ class Pair(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What was found of a split: whole pairs, and files whose other half is missing."""
+    """What was found of a split: whole pairs, files whose other half is missing, and what else is wrong."""
 
     pairs: tuple[Pair, ...]
     images_alone: tuple[str, ...]
     labels_alone: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,27 +66,33 @@ class FileData:
 
 def match_pairs(images: Sequence[tuple[str, str, str]], labels: Sequence[tuple[str, str]], files: Files) -> Listing:
     """Pairs by key, in the order of the images: images are (key, path, name), labels (key, path)."""
+    problems: list[str] = []
     by_key: dict[str, str] = {}
     for key, path in labels:
         if key in by_key:
-            raise ValueError(f"an image has one file of labels; there are {files.where(by_key[key])} and {path}.")
-        by_key[key] = path
+            problems.append(f"an image has one file of labels; there are {files.where(by_key[key])} and {path}.")
+        by_key.setdefault(key, path)
     pairs: list[Pair] = []
     alone: list[str] = []
     seen: dict[str, str] = {}
     for key, path, name in images:
         if key in seen:
-            raise ValueError(f"images must differ in more than their suffix: {files.where(seen[key])} and {path}.")
+            problems.append(f"images must differ in more than their suffix: {files.where(seen[key])} and {path}.")
+            continue
         seen[key] = path
         if key in by_key:
             pairs.append(Pair(name, path, by_key[key]))
         else:
             alone.append(path)
-    return Listing(tuple(pairs), tuple(alone), tuple(path for key, path in by_key.items() if key not in seen))
+    labels_alone = tuple(path for key, path in by_key.items() if key not in seen)
+    return Listing(tuple(pairs), tuple(alone), labels_alone, tuple(problems))
 
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:
     """Every image has labels, every label file an image, and there is at least one pair."""
+    if listing.problems:
+        more = f" So it is with {len(listing.problems) - 1} more." if len(listing.problems) > 1 else ""
+        raise ValueError(listing.problems[0] + more)
     for kind, other, suffixes, paths in (
         ("image", "labels", LABEL_SUFFIXES, listing.images_alone),
         ("label file", "image", IMAGE_SUFFIXES, listing.labels_alone),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,7 +75,8 @@ class ZipFiles:
         self._names = sorted(name for name in names if not any(map(_is_clutter, name.split("/"))))
         self._known = set(self._names)
         for name in self._names:
-            self._known.update(name[:end] for end, letter in enumerate(name) if letter == "/")
+            while (name := name.rpartition("/")[0]) and name not in self._known:
+                self._known.add(name)
         self._handle: zipfile.ZipFile | None = None
         self._handle_of = -1  # the process that opened it
 
@@ -101,8 +103,10 @@ class ZipFiles:
             return self._handle.read(path)
         except KeyError as error:
             raise FileNotFoundError(f"there is no {path} in {self.root}.") from error
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise OSError(f"{self.where(path)} cannot be unpacked ({error}). Copy the .zip again.") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise OSError(f"{self.where(path)} is damaged ({error}). Copy the .zip again.") from error
+        except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python cannot undo
+            raise OSError(f"{self.where(path)} cannot be unpacked ({error}). Make the .zip anew.") from error
 
     def where(self, path: str) -> str:
         return f"{self.root}/{path}".rstrip("/")

@@ -139,27 +139,25 @@ def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList,
     lines = files.read(path).decode().splitlines()
     wanted = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
     there = dict(_list(files, _join(top, "JPEGImages"), (".jpg",)))
-    images = [(key, there.get(key, _join(top, "JPEGImages", f"{key}.jpg"))) for key in wanted]
-    missing = [path for key, path in images if key not in there]
-    if missing:
-        raise ValueError(
-            f"{files.where(path)} names {len(missing)} images that are not there: {files.where(missing[0])}"
-            f"{', ...' if len(missing) > 1 else ''}."
-        )
-    of_split = set(wanted)
+    images = [(key, there[key]) for key in wanted if key in there]
+    missing = [files.where(_join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there]
+    problems = tuple(f"{files.where(path)} names an image that is not there: {one}." for one in missing)
+    of_split = set(wanted).intersection(there)
     labels = [
         entry for entry in _list(files, _join(top, "SegmentationClassContext"), (".png",)) if entry[0] in of_split
     ]
     first = 1 if num_classes == 59 else 0  # 0 is the background: a class of the 60, ignored among the 59
     if labels:
         values = {value: value - first for value in range(60)} | {255: IGNORE} | ({0: IGNORE} if first else {})
-        return Found(_match(files, images, labels), LabelMap(values, num_classes=num_classes))
+        listing = _match(files, images, labels)._replace(problems=problems)
+        return Found(listing, LabelMap(values, num_classes=num_classes))
     for folder in ("SegmentationClassContext", "trainval"):
         labels += [entry for entry in _list(files, _join(top, folder), (".mat",)) if entry[0] in of_split]
     background = IGNORE if first else 0
     values = dict.fromkeys(range(460), background)
     values |= {value: label + 1 - first for label, value in enumerate(PASCAL_CONTEXT_IDS)}
-    return Found(_match(files, images, labels), LabelMap(values, num_classes=num_classes), _decode_mat)
+    listing = _match(files, images, labels)._replace(problems=problems)
+    return Found(listing, LabelMap(values, num_classes=num_classes), _decode_mat)
 
 
 def _decode_mat(content: bytes, where: str) -> Labels:
