@@ -258,3 +258,19 @@ def test_two_processes_count_every_image_once(tmp_path):
         assert found["names"] == [one.name for one in alone.images]
         for name, counts in alone.counts.items():
             assert torch.equal(found["counts"][name], counts)
+
+
+@pytest.mark.gpu
+def test_a_gpu_counts_as_the_cpu_does():
+    """But for ties: another order of the sums in the convolutions."""
+    data = small_data()
+    model = small_model()
+    slide = Inference((32, 32), (24, 24), ratios=(0.75, 1.0), flip=True)
+    for inference in (Inference(), slide):
+        cpu = evaluate(model, data, inference=inference, oracle=True)
+        gpu = evaluate(model, data, inference=inference, oracle=True, device="cuda", batch=2)
+        for name, counts in cpu.counts.items():
+            assert counts.sum() == gpu.counts[name].sum()
+            assert (counts - gpu.counts[name]).abs().sum() <= 0.002 * counts.sum()
+    low = evaluate(model, data, device="cuda", precision="bf16")
+    assert low.counts["plain"].sum() == cpu.counts["plain"].sum()
