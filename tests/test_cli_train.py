@@ -18,7 +18,7 @@ SETTINGS = {
     "data.val_length": 2,
     "data.crop": [64, 64],
     "training.batch": 2,
-    "training.workers": 0,
+    "training.workers": 1,
     "training.log_every": 1,
     "training.loggers": ["csv", "tensorboard"],
     "training.accelerator": "cpu",
@@ -40,13 +40,12 @@ def settings(**changes):
 
 def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
     arguments = command("synthetic", "-o", tmp_path / "run", *settings())
-    process = subprocess.Popen(
-        arguments, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    process = subprocess.Popen(arguments, env=environment(), start_new_session=True, **options)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None and not (tmp_path / "run" / "metrics.csv").exists():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert "stopping after this step" in errors

@@ -248,6 +248,14 @@ def test_what_is_refused_at_open(tmp_path):
         open_data("folder", tmp_path, "train")
 
 
+def test_one_of_several_is_not_guessed(tmp_path):
+    trees.folder(tmp_path / "cats")
+    assert len(open_data("folder", tmp_path, "train")) == 3
+    trees.folder(tmp_path / "dogs")
+    with pytest.raises(ValueError, match=r"2 data sets lie in .*: cats, dogs. Give one of them"):
+        open_data("folder", tmp_path, "train")
+
+
 def test_two_files_of_one_name(tmp_path):
     trees.folder(tmp_path)
     trees.write(tmp_path / "images/train/day0/0.png", trees.image(0))

@@ -141,7 +141,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, alone):
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 
     def shrink(text):
-        if text.startswith("step 3/"):
+        if text.startswith("step 6/"):  # validated, and about to be saved
             resource.setrlimit(resource.RLIMIT_FSIZE, (40_000_000, hard))  # room for a model, not for a checkpoint
 
     folder = tmp_path / "full"
@@ -152,10 +152,21 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, alone):
             run(folder, STEPS, report=shrink)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    assert read_checkpoint(folder / "last.ckpt")["global_step"] == 2
+    assert read_checkpoint(folder / "last.ckpt")["global_step"] == 4
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
     run(folder, STEPS, resume=True)
     assert differing(folder, alone) == []
+
+
+def test_the_best_score_so_far_is_remembered(tmp_path, alone):
+    """With a best score that no step can reach, the best model of before must stay."""
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    torch.save({**read_checkpoint(folder / "last.ckpt"), "best": 2.0, "best_step": 3}, folder / "last.ckpt")
+    (folder / "best.safetensors").write_bytes(b"the best")
+    result = run(folder, STEPS + 1, resume=True)
+    assert result == (STEPS + 1, 2.0, 3)
+    assert (folder / "best.safetensors").read_bytes() == b"the best"
 
 
 def test_a_finished_run_is_not_trained_further(tmp_path, alone):

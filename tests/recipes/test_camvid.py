@@ -42,5 +42,5 @@ def test_fifty_steps_on_camvid(tmp_path):
         losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
     print(*said, sep="\n")
     assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
-    # One class everywhere scores at most 1/11 of that class's share; 50 steps see every second image once.
-    assert result.best_mean_iou > 0.15
+    # One class everywhere scores at most 1/11 (its IoU); 50 steps of 4 see every second image once.
+    assert result.best_mean_iou > 0.12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,6 +105,8 @@ def _targets(output: Path | None, overwrite: bool) -> Path | None:
     if report.exists() and not overwrite:
         raise FileExistsError(f"{report} exists already. Choose another folder, or give --overwrite.")
     output.mkdir(parents=True, exist_ok=True)
+    if not os.access(output, os.W_OK):
+        raise PermissionError(f"the folder {output} cannot be written to. Choose another.")
     return output
 
 

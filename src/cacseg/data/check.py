@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing import get_context
@@ -108,7 +109,7 @@ def check_data(
     """Reads every pair of the splits (all there are by default) in `workers` processes (one a core by default).
 
     `progress` is called with a split, how many of its pairs are done, and how many there are. 0 workers: none but
-    this process.
+    this process. Workers are spawned, so a script that calls this needs its `if __name__ == "__main__":`.
     """
     check_name(name)
     if name not in LAYOUTS:
@@ -203,7 +204,11 @@ def _pieces(datas: list[FileData], workers: int) -> Iterator[tuple[int, int, _Pi
                 return
             for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                 which, indices = waiting.pop(future)
-                yield which, indices.start, future.result()
+                try:
+                    piece = future.result()
+                except BrokenProcessPool as error:
+                    raise OSError("a process of the check was killed; out of memory? Try fewer --workers.") from error
+                yield which, indices.start, piece
 
 
 _shared: list[FileData] = []  # of a worker: sent once, not with every piece

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -31,21 +32,12 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     return np.asarray(image, np.uint8)
 
 
-class Labels:
-    """Raw label values of a file: `indices` [H, W], or `colours` [H, W, 3] where it holds colours.
+class Labels(NamedTuple):
+    """Raw values of a label file: one of the two. `palette` is that of a palette file, whose indices are the values."""
 
-    `palette` is that of a palette PNG, whose indices are the values.
-    """
-
-    __slots__ = ("colours", "indices", "palette")
-
-    def __init__(
-        self,
-        indices: npt.NDArray[np.integer] | None = None,
-        colours: npt.NDArray[np.uint8] | None = None,
-        palette: npt.NDArray[np.uint8] | None = None,
-    ) -> None:
-        self.indices, self.colours, self.palette = indices, colours, palette
+    indices: npt.NDArray[np.integer] | None = None  # [H, W]
+    colours: npt.NDArray[np.uint8] | None = None  # [H, W, 3]
+    palette: npt.NDArray[np.uint8] | None = None  # [256, 3] or less
 
 
 def decode_labels(content: bytes, where: str) -> Labels:

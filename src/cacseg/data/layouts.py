@@ -49,12 +49,17 @@ class Layout:
 
     def top_in(self, files: Files) -> str | None:
         """The folder that the layout starts in ('' for the root itself); None where it is not there."""
-        inner = [top for name in files.folders("") for top in (name, *(f"{name}/{one}" for one in self.tops))]
-        for top in ("", *self.tops, *inner):
-            prefix = f"{top}/" if top else ""
-            if all(any(files.exists(prefix + mark) for mark in row) for row in self.marks):
+        for top in ("", *self.tops):
+            if self._fits(files, top):
                 return top
-        return None
+        inner = [top for name in files.folders("") for top in (name, *(f"{name}/{one}" for one in self.tops))]
+        found = [top for top in inner if self._fits(files, top)]
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} data sets lie in {files.where('')}: {', '.join(found)}. Give one of them.")
+        return found[0] if found else None
+
+    def _fits(self, files: Files, top: str) -> bool:
+        return all(any(files.exists(_join(top, mark)) for mark in row) for row in self.marks)
 
 
 def _join(*parts: str) -> str:

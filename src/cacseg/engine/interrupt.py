@@ -27,13 +27,11 @@ class Stopped(Exception):
 class Interrupt(Callback):
     """Remembers a signal until the step is over; a second Ctrl-C ends the process at once.
 
-    Args:
-        report: where the words go.
-        every: with several processes, they agree on stopping every so many steps.
+    `report` is where the words go.
     """
 
-    def __init__(self, report: Callable[[str], None], every: int = 10) -> None:
-        self.report, self.every = report, every
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
         self.first_time: float | None = None
         self.previous: dict[signal.Signals, Any] = {}
 
@@ -53,8 +51,7 @@ class Interrupt(Callback):
         """Whether the run should stop after this step; the same answer in every process."""
         if trainer.world_size == 1:
             return self.first_time is not None
-        if trainer.global_step % self.every:
-            return False
+        # One number more to agree on in each step; Lightning asks the same of its own handler there.
         asked = torch.tensor(float(self.first_time is not None), device=trainer.strategy.root_device)
         return bool(trainer.strategy.reduce(asked, reduce_op="sum") > 0)
 

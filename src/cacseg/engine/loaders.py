@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -79,7 +80,7 @@ class Loaders(LightningDataModule):
             "num_workers": self.workers,
             "persistent_workers": self.workers > 0,
             "pin_memory": self._trainer().strategy.root_device.type == "cuda",
-            "worker_init_fn": start_worker,
+            "worker_init_fn": start_reader,
             # A loader draws the seeds of its workers when it starts: from a generator of its own, so that the
             # global one, which dropout uses, does not depend on when loaders start.
             "generator": torch.Generator(),
@@ -89,3 +90,10 @@ class Loaders(LightningDataModule):
         if self.trainer is None:
             raise RuntimeError("the loaders belong to a trainer: pass them to Trainer.fit(datamodule=...).")
         return self.trainer
+
+
+def start_reader(worker: int) -> None:
+    """A reading process in a process group of its own: Ctrl-C in a terminal, and launchers that signal a whole group,
+    reach the process that trains, which ends its readers itself."""
+    os.setpgid(0, 0)
+    start_worker(worker)
