@@ -274,3 +274,26 @@ def test_a_gpu_counts_as_the_cpu_does():
             assert (counts - gpu.counts[name]).abs().sum() <= 0.002 * counts.sum()
     low = evaluate(model, data, device="cuda", precision="bf16")
     assert low.counts["plain"].sum() == cpu.counts["plain"].sum()
+
+
+def test_threads_may_share_a_zip(tmp_path, model):
+    """Reads at once from one archive do not disturb each other."""
+    import zipfile
+
+    from PIL import Image
+
+    for kind in ("images", "labels"):
+        (tmp_path / kind / "val").mkdir(parents=True)
+    for seed in range(12):
+        sample = draw((40, 48), seed)
+        Image.fromarray(sample.image).save(tmp_path / f"images/val/{seed:02d}.png")
+        Image.fromarray(sample.labels).save(tmp_path / f"labels/val/{seed:02d}.png")
+    (tmp_path / "classes.txt").write_text("a\nb\nc\n")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(tmp_path.rglob("*")):
+            if path.suffix in (".png", ".txt"):
+                archive.write(path, path.relative_to(tmp_path))
+    packed = evaluate(model, open_data("folder", tmp_path / "data.zip", "val"), workers=8)
+    loose = evaluate(model, open_data("folder", tmp_path, "val"), workers=0)
+    assert torch.equal(packed.counts["context"], loose.counts["context"])
+    assert [image.name for image in packed.images] == [image.name for image in loose.images]
