@@ -51,7 +51,7 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
     assert "stopping after this step" in errors
     assert f"continue with: cacseg train --resume -o {tmp_path / 'run'}" in errors
     assert "Traceback" not in errors
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").glob("[!.]*")}
     assert names == {"config.json", "last.ckpt", "last.safetensors", "metrics.csv", "tensorboard"}
 
 

@@ -67,6 +67,8 @@ def kill(folder, workers, after_row):
             break
         time.sleep(0.02)
     assert process.poll() is None, process.stderr.read()
+    with pytest.raises(OSError, match="another process is training in"):
+        run(folder, STEPS, resume=True)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
@@ -77,10 +79,12 @@ def test_a_killed_run_goes_on_exactly(tmp_path, alone, workers):
     kill(folder, workers, after_row=5 + workers)
     saved = read_checkpoint(folder / "last.ckpt")["global_step"]
     assert 2 <= saved < STEPS
+    (folder / ".last.ckpt.1.tmp").write_bytes(b"half of a checkpoint")
     best = run(folder, STEPS, loaders=small_loaders(workers=workers), resume=True)
     assert best.step == STEPS
     assert differing(folder, alone) == []
     assert rows(folder) == rows(alone)  # none lost, none twice
+    assert not list(folder.glob(".*.tmp"))
     for name in ("last", "best"):
         models = [cacseg.load(one / f"{name}.safetensors").state_dict() for one in (folder, alone)]
         assert same(*models)
@@ -153,9 +157,18 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, alone):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert read_checkpoint(folder / "last.ckpt")["global_step"] == 4
-    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in folder.iterdir() if path.suffix == ".tmp"] == []
     run(folder, STEPS, resume=True)
     assert differing(folder, alone) == []
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, alone):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(alone / "metrics.csv", folder)
+    assert run(folder, STEPS, resume=True).step == STEPS
+    assert differing(folder, alone) == []
+    assert rows(folder) == rows(alone)
 
 
 def test_the_best_score_so_far_is_remembered(tmp_path, alone):

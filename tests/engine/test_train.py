@@ -32,7 +32,7 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     assert result.best_mean_iou == max(scores.values()) > 0.3
     assert result.best_step == max(scores, key=scores.get)
     assert [line.split(":")[0] for line in said] == ["starting", "step 15/30", "step 30/30"]
-    names = {path.name for path in (tmp_path / "run").iterdir()}
+    names = {path.name for path in (tmp_path / "run").glob("[!.]*")}
     assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv"}
     saved = cacseg.load(tmp_path / "run" / "last.safetensors")
     assert all(torch.equal(value, saved.state_dict()[name]) for name, value in task.model.state_dict().items())
@@ -108,6 +108,16 @@ def test_a_validation_image_is_tried_before_the_first_step(tmp_path):
     with pytest.raises(ValueError, match=r"ignore index 255; got 9 \(stripes, val: image_000\)"):
         run(tmp_path / "run", loaders=small_loaders(validation=Wrong("val", 2, "validation")))
     assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_too_little_memory_is_said_in_the_dry_run(tmp_path, monkeypatch):
+    def full(batch):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+
+    task = small_task()
+    monkeypatch.setattr(task, "losses", full)
+    with pytest.raises(ValueError, match=r"too little memory for 4 images of 32x32 at a time.*training\.accumulate"):
+        run(tmp_path / "run", task=task)
 
 
 def test_labels_that_are_all_ignored_are_refused(tmp_path):

@@ -34,6 +34,12 @@ class DryRun(Callback):
             task.model.eval()
             with torch.no_grad(), trainer.precision_plugin.val_step_context():
                 task.predicted(_moved(loaders.first_picture(), task.device))
+        except torch.cuda.OutOfMemoryError as error:
+            share, height, width = batch.labels.shape
+            raise ValueError(
+                f"{task.device} has too little memory for {share} images of {height}x{width} at a time, or for a "
+                "validation image. Raise training.accumulate, lower training.batch or data.crop, or use bf16."
+            ) from error
         finally:
             for module, mode in modes.items():
                 module.training = mode

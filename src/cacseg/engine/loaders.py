@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -95,5 +96,6 @@ class Loaders(LightningDataModule):
 def start_reader(worker: int) -> None:
     """A reading process in a process group of its own: Ctrl-C in a terminal, and launchers that signal a whole group,
     reach the process that trains, which ends its readers itself."""
-    os.setpgid(0, 0)
+    if sys.platform != "win32":
+        os.setpgid(0, 0)
     start_worker(worker)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from cacseg.data import SegmentationData
+from cacseg.engine._lightning import is_first_process
 from cacseg.models import SegmentationModel
 
 
@@ -18,7 +22,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     if resume:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} does not exist: there is no run to resume. Leave --resume out to start.")
-    elif folder.is_dir() and any(folder.iterdir()):
+    elif folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
         raise FileExistsError(
             f"{folder} exists and is not empty; a run is never overwritten. Continue it with --resume, or choose "
             "another folder with -o."
@@ -31,6 +35,27 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         raise PermissionError(
             f"{nearest} cannot be written to ({error.strerror}), and the run would be there. Choose another with -o."
         ) from error
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other run trains in the folder meanwhile: a lock of the system's, which ends with the process that holds it."""
+    if sys.platform == "win32" or not is_first_process():
+        yield
+        return
+    import fcntl
+
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):  # anything else: a file system that knows no locks
+                raise OSError(
+                    f"another process is training in {folder}. Wait for it, or end it, before the run is resumed."
+                ) from None
+        for part in folder.glob(".*.tmp"):  # what a killed process was writing
+            part.unlink(missing_ok=True)
+        yield
 
 
 def check_space(folder: Path, checkpoint: int, model: int) -> None:

@@ -21,7 +21,7 @@ from cacseg.engine.dryrun import DryRun
 from cacseg.engine.interrupt import Interrupt
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
-from cacseg.engine.preflight import check_data, check_model, check_space
+from cacseg.engine.preflight import alone_in, check_data, check_model, check_space
 from cacseg.engine.randomness import Randomness
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.task import SegmentationTask
@@ -115,7 +115,7 @@ def train(
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
     callbacks: list[Callback] = [DryRun(), Randomness(seed), interrupt, *([averaging] if averaging else [])]
     callbacks += [watch, log, *([Bar(log, steps * loaders.accumulate)] if progress else []), checkpoints]
-    with _without_remarks():
+    with _without_remarks(), alone_in(folder):
         trainer = Trainer(
             accelerator=accelerator,
             **_launched(devices, nodes),
