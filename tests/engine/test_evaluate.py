@@ -258,3 +258,42 @@ def test_two_processes_count_every_image_once(tmp_path):
         assert found["names"] == [one.name for one in alone.images]
         for name, counts in alone.counts.items():
             assert torch.equal(found["counts"][name], counts)
+
+
+@pytest.mark.gpu
+def test_a_gpu_counts_as_the_cpu_does():
+    """But for ties: another order of the sums in the convolutions."""
+    data = small_data()
+    model = small_model()
+    slide = Inference((32, 32), (24, 24), ratios=(0.75, 1.0), flip=True)
+    for inference in (Inference(), slide):
+        cpu = evaluate(model, data, inference=inference, oracle=True)
+        gpu = evaluate(model, data, inference=inference, oracle=True, device="cuda", batch=2)
+        for name, counts in cpu.counts.items():
+            assert counts.sum() == gpu.counts[name].sum()
+            assert (counts - gpu.counts[name]).abs().sum() <= 0.002 * counts.sum()
+    low = evaluate(model, data, device="cuda", precision="bf16")
+    assert low.counts["plain"].sum() == cpu.counts["plain"].sum()
+
+
+def test_threads_may_share_a_zip(tmp_path, model):
+    """Reads at once from one archive do not disturb each other."""
+    import zipfile
+
+    from PIL import Image
+
+    for kind in ("images", "labels"):
+        (tmp_path / kind / "val").mkdir(parents=True)
+    for seed in range(12):
+        sample = draw((40, 48), seed)
+        Image.fromarray(sample.image).save(tmp_path / f"images/val/{seed:02d}.png")
+        Image.fromarray(sample.labels).save(tmp_path / f"labels/val/{seed:02d}.png")
+    (tmp_path / "classes.txt").write_text("a\nb\nc\n")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(tmp_path.rglob("*")):
+            if path.suffix in (".png", ".txt"):
+                archive.write(path, path.relative_to(tmp_path))
+    packed = evaluate(model, open_data("folder", tmp_path / "data.zip", "val"), workers=8)
+    loose = evaluate(model, open_data("folder", tmp_path, "val"), workers=0)
+    assert torch.equal(packed.counts["context"], loose.counts["context"])
+    assert [image.name for image in packed.images] == [image.name for image in loose.images]

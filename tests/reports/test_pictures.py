@@ -62,3 +62,12 @@ def test_a_sheet_shows_every_sample_and_the_classes_that_occur():
     assert palette[2] in colours
     assert palette[3] not in colours  # occurs nowhere, so it is not in the legend either
     assert WRONG in colours
+
+
+def test_a_panorama_does_not_widen_the_sheet():
+    widths = []
+    for width in (80, 800):
+        sample = Sample(np.zeros((40, width, 3), np.uint8), np.zeros((40, width), np.uint8))
+        arguments = dict(class_names=["a"], palette=[(9, 9, 9)], height=64)
+        widths.append(comparison_sheet([sample], ["x"], [[sample.labels]], ["one"], **arguments).shape[1])
+    assert widths[0] == widths[1]

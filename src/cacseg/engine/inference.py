@@ -3,8 +3,8 @@
 A network is any function from normalised images [b, 3, h, w] to logits [b, n, *, *] of whatever resolution. Its
 logits are brought to the size of its input (bilinear, align_corners=False), windows that overlap are averaged there,
 and the result is brought to the size of the answer; where several scales or a flip are asked for, the softmax
-probabilities of all of them are averaged. Everything is summed in float32, in place, whatever autocast does to the
-network.
+probabilities of all of them are averaged. All of this happens in float32, summed in place, whatever autocast does to
+the network.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def predict_each(
         raise ValueError(f"there must be one image for each of {len(inference.ratios)} ratios; got {len(shown)}.")
     if not inference.averages:
         for logits in _logits(networks, shown[0], inference, labels):
-            yield _resize(logits.float(), size)
+            yield _resize(logits, size)
         return
     totals: list[Tensor] = []
     views = [(one, flipped) for one in shown for flipped in ((False, True) if inference.flip else (False,))]
@@ -107,7 +107,7 @@ def predict_each(
             if len(totals) == place:
                 totals.append(logits.new_zeros((*logits.shape[:2], *size), dtype=torch.float32))
             for total, scores in zip(totals[place], logits, strict=True):  # an image at a time: full maps are large
-                probabilities = _resize(scores[None].float(), size)[0].softmax(0)
+                probabilities = _resize(scores[None], size)[0].softmax(0)
                 total += probabilities.flip(-1) if flipped else probabilities
     for total in totals:
         yield total.div_(len(views))
@@ -180,6 +180,8 @@ def _slide(
 
 
 def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
+    """Scores at another size, in float32 from here on: there is no telling near ties apart in less."""
+    scores = scores.float()
     if tuple(scores.shape[2:]) == tuple(size):
         return scores
     return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=False)

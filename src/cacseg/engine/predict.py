@@ -146,6 +146,8 @@ class _Runner:
         precision: str,
         outputs: Outputs,
     ) -> None:
+        if model.num_classes > 256:
+            raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
         self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
         self.device, self.precision, self.outputs = device, precision, outputs
         self.networks = networks_of(model, [answer if answer is not None else answer_names(model)[-1]])

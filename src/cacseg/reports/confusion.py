@@ -50,7 +50,7 @@ def confusion_picture(counts: Tensor, class_names: Sequence[str], title: str) ->
         for row, column in np.ndindex(n, n):
             value = 100 * shares[row, column]
             if value >= 0.5:
-                colour = "white" if value > 35 else "black"
+                colour = "white" if value > 20 else "black"
                 axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
     bar = figure.add_axes(((margin + side + 0.2) / width, margin / height, 0.18 / width, side / height))
     figure.colorbar(picture, cax=bar, ticks=[0, 1, 5, 10, 25, 50, 75, 100])

@@ -42,7 +42,8 @@ def comparison_sheet(
     for place, sample in enumerate(samples):
         masks = [one[place] for one in predictions]
         wrong = [errors(mask, sample.labels, ignore_index) for mask in masks]
-        rows.append([sample.image, *(colour(mask, palette) for mask in (sample.labels, *masks)), *wrong])
+        pictures = [sample.image, *(colour(mask, palette) for mask in (sample.labels, *masks)), *wrong]
+        rows.append([_boxed(picture) for picture in pictures])
         for mask in (sample.labels, *masks):
             occurring.update(np.unique(mask).tolist())
     headings = ["image", "labels", *titles, *(f"errors: {title}" for title in titles)]
@@ -52,3 +53,10 @@ def comparison_sheet(
     shown = [k for k in sorted(occurring) if k < len(class_names)]
     below = legend([class_names[k] for k in shown], [palette[k] for k in shown], sheet.shape[1])
     return np.concatenate([sheet, below])
+
+
+def _boxed(picture: Picture, widest: float = 2.0) -> Picture:
+    """White below a panorama, so that it does not widen the columns of all others."""
+    height, width = picture.shape[:2]
+    missing = max(0, round(width / widest) - height)
+    return np.pad(picture, ((0, missing), (0, 0), (0, 0)), constant_values=255)
