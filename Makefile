@@ -1,4 +1,4 @@
-# make demo   a first look: train a small network with both classifiers on generated scenes
+# make demo   a first look: train and score a small model with both classifiers on generated scenes
 # make test   a virtual environment with pinned packages, then lint, types, layers and tests
 # Every target sets up what it needs; nothing has to be installed before but Python >= 3.10 and make.
 
@@ -18,8 +18,8 @@ $(SETUP): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch -e '.[dev]'
 	touch $@
 
-demo: $(SETUP)  ## the same small network with both classifiers, on generated scenes
-	$(BIN)/python examples/quickstart.py
+demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes
+	$(BIN)/cacseg demo
 
 test: lint types layers tests  ## everything CI runs
 

@@ -9,6 +9,8 @@ import pytest
 from cacseg.models import MODELS
 from cacseg.models.summary import summarise
 from cacseg.presets import PRESETS
+from cacseg.recipes.demo import demo
+from cacseg.recipes.named import PAPER_DATA
 from cacseg.variants import VARIANTS
 
 ROOT = Path(__file__).parent.parent
@@ -91,3 +93,21 @@ def test_the_variants_in_the_docs_exist():
     named = re.findall(r"`((?:loss|kl|cosine|design)_[a-z0-9#]+)`", text)
     assert len(named) > 10
     assert set(named) <= set(VARIANTS)
+
+
+def test_the_protocols_in_the_docs_are_those_of_the_recipes():
+    rows = []
+    for name, entry in PAPER_DATA.items():
+        data = entry.data
+        windows = "whole"
+        if data.window is not None:
+            windows = f"{data.window[0]}x{data.window[1]}, stride {data.stride[0]}x{data.stride[1]}"
+        rows.append(f"| `{name}` | {data.val_scale[0]}, {data.val_scale[1]} | {windows} |")
+    assert between((ROOT / "docs" / "evaluation.md").read_text(), "protocols")[2:] == rows
+
+
+def test_the_demo_in_the_docs_is_the_demo():
+    text = (ROOT / "docs" / "evaluation.md").read_text().split("## The demo")[1]
+    config = demo("context")
+    assert f"{config.schedule.steps} steps of {config.training.batch} generated scenes" in text
+    assert f"{config.data.size[0]}x{config.data.size[1]}" in text

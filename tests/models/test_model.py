@@ -192,3 +192,23 @@ def test_synchronised_batch_normalisation_keeps_fused_activations(small):
     converted = model.synchronise_batch_norm()
     assert any("SyncBatchNorm" in type(module).__name__ for module in converted.modules())
     torch.testing.assert_close(converted(images), truth)
+
+
+def test_every_answer_from_one_pass(small):
+    """The same as the methods that give one each, at the size of the features; and no answer that is not there."""
+    small.eval()
+    images, labels = draw((64, 96))
+    with torch.no_grad():
+        found = small.answers(images, labels)
+        whole = {"plain": small.plain(images), "context": small(images), "oracle": small.oracle(images, labels)}
+        assert list(found) == ["plain", "context", "oracle"]
+        for name, logits in found.items():
+            assert logits.shape == (2, 6, 8, 12)
+            upsampled = F.interpolate(logits, (64, 96), mode="bilinear", align_corners=False)
+            torch.testing.assert_close(upsampled, whole[name])
+        assert list(small.answers(images)) == ["plain", "context"]
+        plain = create_model("fcn_mobilenetv2", 6, "plain").eval()
+        assert list(plain.answers(images, labels)) == ["plain"]
+        bare = create_model("fcn_mobilenetv2", 6, classifier_arguments={"context_design": "none"}).eval()
+        assert list(bare.answers(images)) == ["plain"]
+        small.train()

@@ -10,7 +10,11 @@ from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
 from cacseg.cli.bench import bench
 from cacseg.cli.data import data
+from cacseg.cli.demo import demo
+from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
+from cacseg.cli.predict import predict
+from cacseg.cli.train import train
 
 app = typer.Typer(
     name="cacseg",
@@ -37,8 +41,12 @@ def _root(
     pass
 
 
+app.command()(demo)
 app.command()(models)
+app.command()(train)
 app.command("import-weights")(import_weights)
+app.command("eval")(evaluate)
+app.command()(predict)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 

@@ -21,3 +21,8 @@ def say(text: str) -> None:
 def fail(error: Exception | str) -> None:
     """One line on stderr."""
     messages.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+
+
+def note(text: str) -> None:
+    """A line on stderr that is no error."""
+    messages.print(text, style="yellow", soft_wrap=True, highlight=False, markup=False)

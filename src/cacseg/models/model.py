@@ -134,6 +134,25 @@ class SegmentationModel(nn.Module):
             raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
         return resize(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
 
+    def answers(
+        self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b _ _"] | None = None
+    ) -> dict[str, Float[Tensor, "b n h w"]]:
+        """The logits of every classifier that the model has, from one pass, at the size of the features.
+
+        "plain"; "context" where the classifier adapts; and with labels, of any resolution, "oracle", from each image's
+        own prototypes. Resized to the images they are what `plain`, the model itself and `oracle` return.
+        """
+        features = self.features(images)
+        classifier = self.classifier
+        if not isinstance(classifier, ContextAwareClassifier):
+            return {"plain": classifier(features)}
+        found = {"plain": classifier.plain_logits(features)}
+        if classifier.context_design != "none":
+            found["context"] = classifier(features)
+        if labels is not None and classifier.oracle_design != "none":
+            found["oracle"] = classifier.oracle_logits(features, labels)
+        return found
+
     def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
         """The named terms, before their weights, and "total", their weighted sum."""
         features, auxiliary = self._decode(images, with_auxiliary=True)

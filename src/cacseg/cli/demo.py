@@ -1,0 +1,124 @@
+"""`cacseg demo`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cacseg.cli._console import messages, out, say, typer
+
+if TYPE_CHECKING:
+    from cacseg.data import SegmentationData
+    from cacseg.engine.evaluate import Evaluation
+    from cacseg.models import SegmentationModel
+
+Kind = Literal["plain", "context"]
+KINDS: tuple[Kind, Kind] = ("plain", "context")
+
+
+def demo(
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A new folder; runs/demo, or runs/demo-2, ... by default.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 150 by default.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of initial weights and the order of the scenes.")] = 0,
+    images: Annotated[int, typer.Option(min=1, help="Scenes that both are scored on.")] = 200,
+) -> None:
+    """Train one small model with the plain and with the context-aware classifier, score both, show pictures.
+
+    No GPU, no download, some three minutes on two cores. The scenes are generated, and made so that a class looks
+    different from image to image: whatever comes out says nothing about photographs.
+    """
+    from cacseg.engine.files import open_folder
+    from cacseg.recipes.demo import STEPS
+    from cacseg.reports.tables import summary_table
+
+    folder = output or _free(Path("runs/demo"))
+    open_folder(folder, overwrite=False)
+    steps = steps or STEPS
+    start = time.perf_counter()
+    found: dict[Kind, Evaluation] = {}
+    models: dict[Kind, SegmentationModel] = {}
+    for kind in KINDS:
+        say(f"{kind} classifier: {steps} steps")
+        models[kind] = _train(kind, folder / kind, steps, seed)
+        data, found[kind] = _evaluate(models[kind], folder / kind, images)
+    rows = {"plain model": found["plain"].scores("plain")}
+    rows |= {f"context-aware model, {name} logits": found["context"].scores(name) for name in found["context"].counts}
+    title = f"{images} scenes never trained on, {steps} steps, seed {seed}"
+    out.print(summary_table(rows, title))
+    _draw(folder, models, found, data)
+    say("The context logits are the answer of the context-aware model; its oracle logits know the labels.")
+    say(f"{time.perf_counter() - start:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png and {folder}/*/eval.")
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first with a number behind it that is not there yet."""
+    number = 1
+    while (found := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
+        number += 1
+    return found
+
+
+def _train(kind: Kind, folder: Path, steps: int, seed: int) -> SegmentationModel:
+    with messages.status("loading"):
+        import cacseg
+        from cacseg.engine.weights import find_weights
+        from cacseg.recipes.build import run
+        from cacseg.recipes.demo import demo as config_of
+
+    run(config_of(kind, seed, steps), folder, recipe="demo", report=_remark, progress=messages.is_terminal)
+    return cacseg.load(find_weights(folder))
+
+
+def _evaluate(model: SegmentationModel, folder: Path, images: int) -> tuple[SegmentationData, Evaluation]:
+    from cacseg.data import open_data
+    from cacseg.engine.device import choose_device
+    from cacseg.engine.evaluate import evaluate
+    from cacseg.engine.inference import Inference
+    from cacseg.recipes.demo import SIZE
+    from cacseg.reports.write import write_evaluation
+
+    data = open_data("synthetic", None, "val", size=SIZE, length=images)
+    device = choose_device("cpu")
+    with messages.status("scoring"):
+        found = evaluate(model, data, oracle="context" in folder.name, device=device, batch=8, workers=1)
+        how = {"data": {"name": data.name, "split": data.split, "size": SIZE, "images": images}}
+        write_evaluation(folder / "eval", found, how, model, data, inference=Inference(), scale=None, device=device)
+    return data, found
+
+
+def _draw(
+    folder: Path, models: dict[Kind, SegmentationModel], found: dict[Kind, Evaluation], data: SegmentationData
+) -> None:
+    """The first scenes, which nobody has chosen, beside what both models make of them."""
+    from cacseg.data.pictures import save_picture
+    from cacseg.engine.device import choose_device
+    from cacseg.engine.inference import Inference
+    from cacseg.engine.views import segment
+    from cacseg.reports.sheets import comparison_sheet
+    from cacseg.reports.tables import percent
+
+    device, count = choose_device("cpu"), min(8, len(data))
+    samples = [data.read(index) for index in range(count)]
+    masks = [
+        [segment(models[kind], one.image, inference=Inference(), scale=None, device=device) for one in samples]
+        for kind in KINDS
+    ]
+    scores = [[percent(found[kind].images[k].scores(kind).mean_iou) for kind in KINDS] for k in range(count)]
+    sheet = comparison_sheet(
+        samples,
+        [f"{data.image_name(k)}   mIoU: plain {plain}, context {context}" for k, (plain, context) in enumerate(scores)],
+        masks,
+        ["plain model", "context model"],
+        class_names=data.class_names,
+        palette=data.palette,
+        ignore_index=data.ignore_index,
+    )
+    save_picture(folder / "scenes.png", sheet)
+
+
+def _remark(text: str) -> None:
+    messages.print(f"  {text}", style="dim", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,184 @@
+"""`cacseg eval`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cacseg.cli._console import messages, note, out, say, typer
+from cacseg.cli._inference import (
+    WORKERS,
+    Batch,
+    Device,
+    Flip,
+    MultiScale,
+    Precision,
+    Scale,
+    Slide,
+    Stride,
+    Whole,
+    WindowBatch,
+    Workers,
+    make_inference,
+    parse_scale,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cacseg.engine.evaluate import Evaluation
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
+    data: Annotated[
+        Path | None, typer.Option(help="The data set's folder or .zip; the run's own where there is a run.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="ade20k, cityscapes, folder, ...: how the data lie on disk, and the protocol.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Which split; val by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A folder for tables, pictures and scores.json.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold an earlier result.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    oracle: Annotated[
+        bool, typer.Option("--oracle", help="Beside the others, the upper bound that knows the labels.")
+    ] = False,
+    scale: Scale = None,
+    slide: Slide = None,
+    stride: Stride = None,
+    whole: Whole = False,
+    multi_scale: MultiScale = False,
+    flip: Flip = False,
+    worst: Annotated[int, typer.Option(min=0, help="How many of the worst images the sheet shows.")] = 8,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    batch: Batch = 1,
+    window_batch: WindowBatch = 4,
+    workers: Workers = WORKERS,
+) -> None:
+    """Score a model: mIoU, accuracies, every class, every image.
+
+    The plain and the context-aware classifier of one model (and with --oracle its upper bound) are scored side by side
+    from one pass. Without further options images are shown as the model's run, or the data set's published protocol,
+    has it. Within torchrun each process takes a share of the images. In OUTPUT: scores.json, report.md, classes.csv,
+    images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
+    """
+    import cacseg
+    from cacseg.engine.device import joined
+    from cacseg.engine.evaluate import compare_classes
+    from cacseg.engine.evaluate import evaluate as run
+    from cacseg.engine.files import open_folder
+    from cacseg.engine.weights import find_weights
+    from cacseg.recipes.protocol import data_to_evaluate, open_to_evaluate
+    from cacseg.reports import write
+    from cacseg.reports.tables import as_json as to_json
+
+    weights = find_weights(checkpoint)
+    protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
+    inference = make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
+    image_scale = parse_scale(scale, protocol.val_scale)
+    split_data = open_to_evaluate(protocol)
+    if output is not None:
+        open_folder(output, overwrite)
+    model = cacseg.load(weights)
+    differing = compare_classes(model, split_data)
+    with joined(device) as (place, is_first):
+        if is_first and differing:
+            more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
+            note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
+        start = time.perf_counter()
+        with _Bar(len(split_data), visible=is_first) as bar:
+            found = run(
+                model,
+                split_data,
+                inference=inference,
+                scale=image_scale,
+                oracle=oracle,
+                device=place,
+                precision=precision,
+                batch=batch,
+                workers=workers,
+                progress=bar.update,
+            )
+        if not is_first:
+            return
+        seconds = time.perf_counter() - start
+        how: dict[str, Any] = {
+            "cacseg_version": cacseg.__version__,
+            "checkpoint": str(weights),
+            "data": {"name": split_data.name, "root": protocol.root, "split": split_data.split},
+            "inference": {**dataclasses.asdict(inference), "scale": image_scale},
+            "device": str(place),
+            "precision": precision,
+            "seconds": round(seconds, 2),
+        }
+        if output is not None:
+            with messages.status("writing pictures"):
+                write.write_evaluation(
+                    output,
+                    found,
+                    how,
+                    model,
+                    split_data,
+                    inference=inference,
+                    scale=image_scale,
+                    device=place,
+                    precision=precision,
+                    worst=worst,
+                )
+    if as_json:
+        print(json.dumps({**how, **to_json(found)}, indent=2))
+    else:
+        _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
+        if output is not None:
+            say(f"wrote {output}")
+
+
+def _print(found: Evaluation, title: str, seconds: float) -> None:
+    from cacseg.reports.tables import class_table, summary_table
+
+    out.print(class_table(found))
+    out.print(summary_table({name: found.scores(name) for name in found.counts}, title))
+    say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
+
+
+class _Bar:
+    """Images done and the mIoU so far, read from the device no more than once a second."""
+
+    def __init__(self, total: int, visible: bool) -> None:
+        columns = (
+            TextColumn("evaluating"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[score]}"),
+        )
+        self.bar = Progress(*columns, console=messages, transient=True, disable=not visible)
+        self.task = self.bar.add_task("", total=total, score="")
+        self.read_at = 0.0
+
+    def __enter__(self) -> _Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, done: int, counts: Mapping[str, Tensor]) -> None:
+        self.bar.update(self.task, completed=done)
+        if self.bar.disable or time.monotonic() - self.read_at < 1.0:
+            return
+        from cacseg.metrics import scores
+
+        values = (f"{name} {100 * scores(one).mean_iou:.1f}" for name, one in counts.items())
+        self.bar.update(self.task, score="mIoU so far: " + ", ".join(values))
+        self.read_at = time.monotonic()

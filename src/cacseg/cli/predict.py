@@ -1,0 +1,117 @@
+"""`cacseg predict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cacseg.cli._console import fail, messages, say, typer
+from cacseg.cli._inference import (
+    WORKERS,
+    Batch,
+    Device,
+    Flip,
+    MultiScale,
+    Precision,
+    Scale,
+    Slide,
+    Stride,
+    Whole,
+    WindowBatch,
+    Workers,
+    make_inference,
+    parse_scale,
+)
+
+
+def predict(
+    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
+    paths: Annotated[list[str], typer.Argument(help="Images, folders of images, or globs in quotes.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the answers.")],
+    overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="The probability of the answer, 0 to 1 as 0 to 255.")
+    ] = False,
+    entropy: Annotated[
+        bool, typer.Option("--entropy", help="Of the probabilities, over that of a uniform guess: 0 to 1 as 0 to 255.")
+    ] = False,
+    bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
+    opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
+    plain: Annotated[bool, typer.Option("--plain", help="The answer of the fixed classifier instead.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
+    scale: Scale = None,
+    slide: Slide = None,
+    stride: Stride = None,
+    whole: Whole = False,
+    multi_scale: MultiScale = False,
+    flip: Flip = False,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    batch: Batch = 4,
+    window_batch: WindowBatch = 4,
+    workers: Workers = WORKERS,
+) -> None:
+    """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
+
+    Answers have the size of their image, and its path below the folder that was given for NAME: masks/NAME.png,
+    overlays/NAME.jpg, confidence/NAME.png, entropy/NAME.png. Run it again and it goes on where it stopped; images that
+    changed are made anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing
+    was begun or that a file could not be written.
+    """
+    import cacseg
+    from cacseg.data.class_list import distinct_colours
+    from cacseg.engine.device import choose_device
+    from cacseg.engine.inputs import find_images
+    from cacseg.engine.journal import Journal
+    from cacseg.engine.predict import Outputs, predict_images
+    from cacseg.engine.weights import find_weights, fingerprint
+    from cacseg.recipes.protocol import data_of_run
+
+    weights = find_weights(checkpoint)
+    run = data_of_run(weights)
+    inference = make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
+    image_scale = parse_scale(scale, None if run is None else run.val_scale)
+    outputs = Outputs(overlays, confidence, entropy, opacity, bits)
+    inputs = find_images(paths, output)
+    model = cacseg.load(weights)
+    shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
+    options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
+    options |= {"precision": precision, "answer": "plain" if plain else "own", "opacity": opacity, "bits": bits}
+    journal = Journal(output, options, overwrite=overwrite)
+    palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
+    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    start = time.perf_counter()
+    with Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True) as bar:
+        task = bar.add_task("", total=len(inputs), failed="")
+
+        def update(done: int, failed: int) -> None:
+            bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")
+
+        found = predict_images(
+            model,
+            inputs,
+            journal,
+            palette,
+            outputs=outputs,
+            inference=inference,
+            scale=image_scale,
+            answer="plain" if plain else None,
+            device=choose_device(device),
+            precision=precision,
+            batch=batch,
+            workers=workers,
+            progress=update,
+        )
+    seconds = time.perf_counter() - start
+    earlier = f", {found.skipped} were done before" if found.skipped else ""
+    rate = f" ({found.written / seconds:.1f} a second)" if found.written else ""
+    say(f"{found.written} of {len(inputs)} images predicted in {seconds:.1f} s{rate}{earlier}: {output}")
+    for failure in found.failed:
+        fail(failure.reason)
+    if found.failed:
+        fail(f"{len(found.failed)} of {len(inputs)} images could not be predicted.")
+        raise typer.Exit(1)

@@ -1,0 +1,132 @@
+"""`cacseg train`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+from rich.table import Table
+
+from cacseg.cli._console import messages, out, say, typer
+
+STOPPED = 130  # what a shell gives for Ctrl-C
+
+
+def train(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="A name of --list, or the config.json of an earlier run. With --resume it may be left out."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. optimiser.rate=0.001. Repeatable."),
+    ] = None,
+    root: Annotated[
+        str | None, typer.Option(help="The folder or .zip of the data set; short for --set data.root=.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The run's folder; runs/RECIPE by default.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in the folder exactly where its checkpoint was taken.")
+    ] = False,
+    list_recipes: Annotated[
+        bool, typer.Option("--list", help="List the recipes (RECIPE filters by name) and stop.")
+    ] = False,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Print the whole configuration as JSON and stop.")
+    ] = False,
+    progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+) -> None:
+    """Train a model by a recipe, on one CPU, one GPU or many.
+
+    \b
+    cacseg train synthetic                                        a first try, minutes on a CPU
+    cacseg train folder --root my_data -o runs/mine               images/{train,val}, labels/{train,val}, classes.txt
+    cacseg train ade20k/upernet_swin_tiny --root data             as the paper does
+    cacseg train folder --root my_data --set model.name=upernet_resnet50 --set training.precision=bf16
+    cacseg train --resume -o runs/mine                            after a crash or Ctrl-C
+    torchrun --nproc-per-node 4 -m cacseg.cli train ade20k/upernet_swin_tiny --root data
+
+    The folder gets config.json, last.ckpt (to resume from), last.safetensors and best.safetensors (for cacseg.load,
+    `cacseg eval` and `cacseg predict`), metrics.csv and TensorBoard files. A folder that holds a run is never
+    overwritten. Before the first step one batch of training and of validation is run through, so that what is
+    wrong with data, model, memory or disk shows at once. Batch, steps and intervals are those of the whole run,
+    whatever the number of devices.
+    """
+    from cacseg.recipes.config import Config, change, parse_setting
+    from cacseg.recipes.files import read_config
+    from cacseg.recipes.named import find_recipe
+
+    if list_recipes:
+        _list(recipe or "")
+        return
+    changes = dict(parse_setting(text) for text in settings or ())
+    if root is not None:
+        changes["data.root"] = root
+    config: Config
+    if recipe is None:
+        if not resume or output is None:
+            raise ValueError(
+                "a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER."
+            )
+        name, config, _ = read_config(output)
+    elif recipe.endswith(".json") or Path(recipe).is_dir():
+        name, config, _ = read_config(recipe)
+    else:
+        name, config = recipe, find_recipe(recipe)
+    config = change(config, changes)
+    if print_config:
+        print(json.dumps(config.model_dump(mode="json"), indent=2))
+        return
+    _run(config, name, output or Path("runs") / name.replace("/", "_"), resume, progress)
+
+
+def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-untyped-def]
+    with messages.status("loading"):
+        from cacseg.engine._lightning import is_first_process
+        from cacseg.engine.interrupt import Stopped
+        from cacseg.recipes.build import run
+
+    def report(text: str) -> None:
+        if is_first_process():
+            messages.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    try:
+        result = run(config, folder, recipe=name, resume=resume, report=report, progress=progress)
+    except Stopped as stopped:
+        report(f"{stopped}; continue with: cacseg train --resume -o {folder}")
+        raise typer.Exit(STOPPED) from None
+    if is_first_process():
+        say(
+            f"{folder}: {result.step} steps, best mIoU {100 * result.best_mean_iou:.2f} at step {result.best_step} "
+            "(best.safetensors)"
+        )
+
+
+def _list(match: str) -> None:
+    from cacseg.recipes.named import RECIPES
+
+    names = [name for name in RECIPES if match in name]
+    if not names:
+        raise ValueError(f"no recipe's name contains {match!r}. There are folder, camvid, ade20k/..., and others.")
+    table = Table(title="recipes: cacseg train NAME")
+    for column in ("name", "model", "data", "crop", "optimiser", "batch", "steps", "note"):
+        table.add_column(column, no_wrap=column != "note")
+    for name in names:
+        recipe = RECIPES[name]
+        config = recipe.make()
+        table.add_row(
+            name,
+            config.model.name,
+            config.data.name,
+            "x".join(map(str, config.data.crop)),
+            f"{config.optimiser.name} {config.optimiser.rate:g}",
+            str(config.training.batch),
+            str(config.schedule.steps),
+            recipe.note,
+        )
+    out.print(table)

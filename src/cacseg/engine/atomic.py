@@ -1,0 +1,41 @@
+"""Files of a run: written whole or not at all, read without running anything."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def write_whole(path: Path, content: bytes | memoryview) -> None:
+    """The content at `path`, or an OSError and what was there before."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    except OSError as error:
+        kept = f"the one written before is whole, {path.stat().st_size / 1e6:.1f} MB" if path.exists() else "none yet"
+        raise OSError(
+            f"{path} could not be written, {len(content) / 1e6:.1f} MB ({error.strerror or error}); {kept}. Free or "
+            "add space, then continue with --resume."
+        ) from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What `AtomicFiles` wrote: tensors, numbers, strings, lists and dictionaries, nothing that could run code."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist: there is nothing to resume from.") from None
+    except OSError:
+        raise
+    except Exception as error:  # torch has many words for a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read ({reason}). Was it damaged, or written by something else?") from error

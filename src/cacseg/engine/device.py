@@ -1,0 +1,82 @@
+"""Where a model runs, in which precision, and what to say when it does not fit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import distributed
+
+from cacseg._checks import check_choice
+
+PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The named device, or the best one there is."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device must be 'auto', 'cpu', 'cuda', 'cuda:1', ...; got {name!r}.") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"there is no device {name!r}: this machine shows {torch.cuda.device_count()} CUDA devices.")
+    return device
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Convolutions and products in `precision`; "fp32" leaves everything as it is."""
+    check_choice("precision", precision, tuple(PRECISIONS))
+    return torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=precision != "fp32")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Of a GPU, which has an error of its own, or of the machine, which has only words."""
+    words = ("out of memory", "can't allocate memory", "not enough memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
+        isinstance(error, RuntimeError) and any(one in str(error) for one in words)
+    )
+
+
+@contextmanager
+def explain_memory(what: str, device: torch.device) -> Iterator[None]:
+    """Turns the error of what did not fit into one that says so."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ValueError(
+            f"{what} did not fit into the memory of {device}. Use a smaller batch, sliding windows (--slide), a lower "
+            "precision, or another device."
+        ) from error
+
+
+class Place(NamedTuple):
+    """Where this process works, and whether it is the one that speaks."""
+
+    device: torch.device
+    is_first: bool
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Place]:
+    """Joins the processes that torchrun has started, each with a GPU of its own; alone where there is no other."""
+    chosen = choose_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Place(chosen, True)
+        return
+    if chosen.type == "cuda":
+        chosen = choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(chosen)
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield Place(chosen, distributed.get_rank() == 0)
+    finally:
+        distributed.destroy_process_group()

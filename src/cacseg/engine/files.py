@@ -1,0 +1,40 @@
+"""Files and folders of results: written whole or not at all, never over what was there unless asked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+
+def write_file(path: Path, content: bytes | str) -> None:
+    """Writes beside the place and moves it there when it is whole; makes the folder if need be."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+        os.replace(scratch, path)
+    except OSError as error:
+        raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def open_folder(path: Path, overwrite: bool) -> None:
+    """A folder for results that is new, or empty, or may be written over; asked before the work begins."""
+    if path.exists() and not path.is_dir():
+        raise NotADirectoryError(f"results go into a folder; {path} is a file. Choose another name.")
+    if not overwrite and path.is_dir() and any(path.iterdir()):
+        raise FileExistsError(f"{path} holds files already. Choose another folder, or pass --overwrite.")
+    make_folder(path)
+
+
+def make_folder(path: Path) -> None:
+    """Makes it, with what is above it, and sees that something can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"the folder {path} cannot be made ({error}). Choose another.") from error
+    if not os.access(path, os.W_OK):
+        raise PermissionError(f"the folder {path} cannot be written to. Choose another.")

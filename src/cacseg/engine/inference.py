@@ -1,0 +1,187 @@
+"""From images to the scores of each pixel: whole or by sliding windows, at one or several scales, with or without flip.
+
+A network is any function from normalised images [b, 3, h, w] to logits [b, n, *, *] of whatever resolution. Its
+logits are brought to the size of its input (bilinear, align_corners=False), windows that overlap are averaged there,
+and the result is brought to the size of the answer; where several scales or a flip are asked for, the softmax
+probabilities of all of them are averaged. All of this happens in float32, summed in place, whatever autocast does to
+the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from cacseg.functional.labels import resize_labels
+
+Network = Callable[[Tensor], Tensor]
+# Several answers from one pass: images, and labels for those that need them, to a list of logits.
+Networks = Callable[[Tensor, Tensor | None], Sequence[Tensor]]
+
+MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """How an image is shown to the network.
+
+    Args:
+        window: height and width of sliding windows; None shows the image whole. Where an image is smaller, so is the
+            window; the last window of a row or column is shifted back so that it ends with the image.
+        stride: from one window to the next, at most `window`; needed with it.
+        ratios: sizes at which the image is shown, relative to its own.
+        flip: each of them mirrored as well.
+        window_batch: windows that go through the network at once.
+    """
+
+    window: tuple[int, int] | None = None
+    stride: tuple[int, int] | None = None
+    ratios: tuple[float, ...] = (1.0,)
+    flip: bool = False
+    window_batch: int = 4
+
+    def __post_init__(self) -> None:
+        if (self.window is None) != (self.stride is None):
+            raise ValueError(f"window and stride go together; got window={self.window}, stride={self.stride}.")
+        if self.window is not None and self.stride is not None:
+            for window, stride in zip(self.window, self.stride, strict=True):
+                if not 1 <= stride <= window:
+                    raise ValueError(
+                        f"stride must be at least 1 and at most the window, or pixels would be skipped; got "
+                        f"stride={self.stride} for window={self.window}."
+                    )
+        if not self.ratios or not all(0.0 < ratio < float("inf") for ratio in self.ratios):
+            raise ValueError(f"ratios must be at least one positive number; got {self.ratios}.")
+        if self.window_batch < 1:
+            raise ValueError(f"window_batch must be at least 1; got {self.window_batch}.")
+
+    @property
+    def averages(self) -> bool:
+        """Whether the answer is a mean of probabilities, rather than logits."""
+        return len(self.ratios) > 1 or self.flip
+
+
+def predict(
+    network: Network,
+    images: Float[Tensor, "b c H W"],
+    size: tuple[int, int],
+    inference: Inference = Inference(),  # noqa: B008 (frozen)
+) -> Float[Tensor, "b n H0 W0"]:
+    """Scores at `size` whose argmax is the answer: float32 logits, or mean probabilities (`inference.averages`)."""
+    shown = [scale_images(images, ratio) for ratio in inference.ratios]
+    return next(predict_each(lambda one, _: [network(one)], shown, size, inference))
+
+
+@torch.no_grad()
+def predict_each(
+    networks: Networks,
+    shown: Sequence[Float[Tensor, "b c _ _"]],
+    size: tuple[int, int],
+    inference: Inference = Inference(),  # noqa: B008 (frozen)
+    labels: Int[Tensor, "b H0 W0"] | None = None,
+) -> Iterator[Float[Tensor, "b n H0 W0"]]:
+    """The scores of several answers of one network, one after another; `predict` for each of them, from one pass.
+
+    `shown` holds the images at each ratio, so that the caller may resize them as it likes, from the original file say.
+    Labels go to the network as the images do: flipped, or resized by nearest neighbour and cut to the window.
+    Full-size scores of a whole image are made only when they are asked for, so one answer's are alive at a time.
+    """
+    if len(shown) != len(inference.ratios):
+        raise ValueError(f"there must be one image for each of {len(inference.ratios)} ratios; got {len(shown)}.")
+    if not inference.averages:
+        for logits in _logits(networks, shown[0], inference, labels):
+            yield _resize(logits, size)
+        return
+    totals: list[Tensor] = []
+    views = [(one, flipped) for one in shown for flipped in ((False, True) if inference.flip else (False,))]
+    for one, flipped in views:
+        seen = labels.flip(-1) if flipped and labels is not None else labels
+        for place, logits in enumerate(_logits(networks, one.flip(-1) if flipped else one, inference, seen)):
+            if len(totals) == place:
+                totals.append(logits.new_zeros((*logits.shape[:2], *size), dtype=torch.float32))
+            for total, scores in zip(totals[place], logits, strict=True):  # an image at a time: full maps are large
+                probabilities = _resize(scores[None], size)[0].softmax(0)
+                total += probabilities.flip(-1) if flipped else probabilities
+    for total in totals:
+        yield total.div_(len(views))
+
+
+def scale_images(images: Float[Tensor, "b c H W"], ratio: float) -> Float[Tensor, "b c _ _"]:
+    """Images at another size, rounded to whole pixels; bilinear without smoothing, as OpenCV does it."""
+    if ratio == 1.0:
+        return images
+    size = [max(1, round(side * ratio)) for side in images.shape[2:]]
+    return F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+
+
+class Windows(NamedTuple):
+    """Where the windows of one side begin, and how many of them cover each pixel of it."""
+
+    length: int
+    starts: list[int]
+    cover: list[int]
+
+
+def place_windows(side: int, window: int, stride: int) -> Windows:
+    """Windows of one length along a side, every `stride` pixels, the last one shifted back to end with the side."""
+    length = min(window, side)
+    starts = [min(start, side - length) for start in range(0, side - length + stride, stride)]
+    cover = [sum(start <= place < start + length for start in starts) for place in range(side)]
+    return Windows(length, starts, cover)
+
+
+def _logits(
+    networks: Networks, images: Tensor, inference: Inference, labels: Tensor | None
+) -> Iterator[Float[Tensor, "b n H W"]]:
+    """The logits of each answer at the size of the images."""
+    if inference.window is None or inference.stride is None:
+        for logits in networks(images, labels):
+            yield _resize(logits, images.shape[2:])
+    else:
+        yield from _slide(networks, images, inference.window, inference.stride, inference.window_batch, labels)
+
+
+def _slide(
+    networks: Networks,
+    images: Tensor,
+    window: tuple[int, int],
+    stride: tuple[int, int],
+    window_batch: int,
+    labels: Tensor | None,
+) -> Iterator[Tensor]:
+    rows, columns = (place_windows(*sides) for sides in zip(images.shape[2:], window, stride, strict=True))
+    height, width = rows.length, columns.length
+    if labels is not None:
+        labels = resize_labels(labels, images.shape[2:])
+    places = list(product(range(images.shape[0]), rows.starts, columns.starts))
+    totals: list[Tensor] = []
+    for first in range(0, len(places), window_batch):
+        chosen = places[first : first + window_batch]
+        crops = torch.stack([images[i, :, y : y + height, x : x + width] for i, y, x in chosen])
+        seen = None
+        if labels is not None:
+            seen = torch.stack([labels[i, y : y + height, x : x + width] for i, y, x in chosen])
+        for answer, logits in enumerate(networks(crops, seen)):
+            if len(totals) == answer:
+                shape = (images.shape[0], logits.shape[1], *images.shape[2:])
+                totals.append(logits.new_zeros(shape, dtype=torch.float32))
+            for (i, y, x), scores in zip(chosen, _resize(logits, (height, width)), strict=True):
+                totals[answer][i, :, y : y + height, x : x + width] += scores
+    cover = [torch.tensor(one.cover, dtype=torch.float32).to(images.device) for one in (rows, columns)]
+    for total in totals:  # a grid of windows: what covers a pixel is a product
+        yield total.div_(cover[0][:, None] * cover[1])
+
+
+def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
+    """Scores at another size, in float32 from here on: there is no telling near ties apart in less."""
+    scores = scores.float()
+    if tuple(scores.shape[2:]) == tuple(size):
+        return scores
+    return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=False)

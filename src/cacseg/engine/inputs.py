@@ -1,0 +1,81 @@
+"""Which images are meant by files, folders and globs, and a name for each that no other has."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cacseg.data.decode import IMAGE_SUFFIXES
+
+
+class Input(NamedTuple):
+    """An image to predict."""
+
+    path: Path
+    name: str  # unique, '/' between folders, no suffix: what its outputs are called
+
+
+def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> list[Input]:
+    """The images of files (whatever their suffix), folders (all below, by suffix) and globs, each once, in order.
+
+    Names are paths below the one folder that is given, or below the deepest folder that holds all inputs, so that
+    equal file names in different folders stay apart; of files that differ in nothing but the suffix the name keeps it.
+    What lies in `out` is left out: earlier answers are no images.
+    """
+    found: dict[Path, Path] = {}  # the resolved path, so that none comes twice, and the path as given
+    bases: list[Path] = []
+    for argument in arguments:
+        base, paths = _expand(str(argument))
+        bases.append(base)
+        for path in paths:
+            found.setdefault(path.resolve(), path)
+    if out is not None:
+        folder = out.resolve()
+        found = {whole: path for whole, path in found.items() if folder not in whole.parents}
+    if not found:
+        raise ValueError(f"there is nothing to predict: no image in {', '.join(map(str, arguments))}.")
+    base = Path(os.path.commonpath([one.resolve() for one in bases]))
+    return list(map(Input, found.values(), _name(found, base)))
+
+
+def _expand(argument: str) -> tuple[Path, list[Path]]:
+    """The folder that names start from, and the files."""
+    path = Path(argument).expanduser()
+    if path.is_file():
+        return path.parent, [path]
+    if path.is_dir():
+        return path, _images_below(path)
+    if glob.has_magic(argument):
+        matches = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+        if not matches:
+            raise FileNotFoundError(f"{argument} matches no file. Is the pattern right?")
+        files = [inner for one in matches for inner in (_images_below(one) if one.is_dir() else [one])]
+        return Path(os.path.commonpath([one.parent.resolve() for one in matches])), files
+    raise FileNotFoundError(f"there is no file or folder {argument}.")
+
+
+def _images_below(folder: Path) -> list[Path]:
+    paths = []
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES):
+                paths.append(Path(parent, name))
+    return paths
+
+
+def _name(paths: Iterable[Path], base: Path) -> list[str]:
+    files = [Path(os.path.relpath(path, base)) for path in paths]
+    whole = [file.as_posix() for file in files]
+    short = [file.with_suffix("").as_posix() for file in files]
+    count = _count(short)
+    names = [full if count[name.lower()] > 1 else name for full, name in zip(whole, short, strict=True)]
+    return whole if max(_count(names).values()) > 1 else names  # x.jpg beside x.png beside x.jpg.png
+
+
+def _count(names: Iterable[str]) -> Counter[str]:
+    return Counter(name.lower() for name in names)  # on some disks a.png and A.png are one file

@@ -1,0 +1,99 @@
+"""What a folder of predictions holds: how they were made and which image each belongs to. Resuming reads it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cacseg.engine.files import make_folder, write_file
+from cacseg.engine.inputs import Input
+
+COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
+
+
+class Journal:
+    """`predict.json`, the options, and `index.csv`, a row for each image whose outputs are all in place.
+
+    A row is added after the files it speaks of have been moved to their places, so a kill at any moment costs the
+    images under way and nothing else. A row that was cut short is no row.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        self.folder, self.index = folder, folder / "index.csv"
+        self.rows: dict[str, dict[str, str]] = {}
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(f"predictions go into a folder; {folder} is a file. Choose another name.")
+        make_folder(folder)
+        written = folder / "predict.json"
+        if overwrite or not any(folder.iterdir()):
+            self.index.unlink(missing_ok=True)
+        elif written.is_file():
+            self._compare(written, options)
+            self.rows = self._read()
+        else:
+            raise FileExistsError(
+                f"{folder} holds files that are no predictions (there is no predict.json). Choose another folder, or "
+                "pass --overwrite."
+            )
+        write_file(written, json.dumps(dict(options), indent=2) + "\n")
+
+    def is_done(self, item: Input) -> bool:
+        """Whether this very image, unchanged, was predicted. An error where its name is another image's."""
+        row = self.rows.get(item.name)
+        if row is None:
+            return False
+        if row["image"] != str(item.path.resolve()):
+            raise FileExistsError(
+                f"{self.folder} holds the prediction of {row['image']} under the name {item.name}, which {item.path} "
+                "would get too. Give the same inputs as before, or another folder."
+            )
+        return all(row[key] == value for key, value in _stamp(item.path).items())
+
+    def add(self, item: Input, size: tuple[int, int]) -> None:
+        row = {"name": item.name, "image": str(item.path.resolve()), "width": str(size[1]), "height": str(size[0])}
+        row |= _stamp(item.path)
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+        if not self.index.exists():
+            writer.writeheader()
+        writer.writerow(row)
+        try:
+            with self.index.open("ab") as file:
+                file.write(text.getvalue().encode())
+        except OSError as error:
+            raise OSError(f"{self.index} could not be written ({error}). Is the disk full?") from error
+        self.rows[item.name] = row
+
+    def _read(self) -> dict[str, dict[str, str]]:
+        if not self.index.is_file():
+            return {}
+        text = self.index.read_text()
+        if not text.endswith("\n"):  # cut short in mid-row: mend the file, so that the next row starts a line
+            text = text[: text.rfind("\n") + 1]
+            write_file(self.index, text)
+        rows = csv.DictReader(io.StringIO(text))
+        return {row["name"]: row for row in rows if None not in row.values() and set(COLUMNS) <= set(row)}
+
+    @staticmethod
+    def _compare(written: Path, options: Mapping[str, Any]) -> None:
+        try:
+            before = json.loads(written.read_text())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{written} is damaged ({error}). Choose another folder, or pass --overwrite.") from error
+        now = json.loads(json.dumps(dict(options)))
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        if keys:
+            changes = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys)
+            raise ValueError(
+                f"{written.parent} holds predictions made with other options ({changes}). Choose another folder, or "
+                "pass --overwrite to make them anew."
+            )
+
+
+def _stamp(path: Path) -> dict[str, str]:
+    found = path.stat()
+    return {"bytes": str(found.st_size), "modified_ns": str(found.st_mtime_ns)}

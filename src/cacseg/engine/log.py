@@ -1,0 +1,151 @@
+"""What a run says of itself: metrics.csv, TensorBoard, a progress bar, and a line after each validation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cacseg.engine._lightning import (
+    Callback,
+    LightningModule,
+    Logger,
+    RichProgressBar,
+    Trainer,
+    is_first_process,
+    rank_zero_only,
+)
+from cacseg.engine.atomic import write_whole
+
+METRICS = "metrics.csv"
+SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
+
+
+class CsvLog(Logger):
+    """One row for each log call, flushed at once; a resumed run keeps the rows up to its step and goes on.
+
+    Lightning's own CSVLogger deletes the rows of the run that it continues.
+    """
+
+    def __init__(self, path: Path, keep_steps: int = 0) -> None:
+        super().__init__()
+        self.path = path
+        self.columns = ["step"]
+        self.rows: list[dict[str, str]] = []
+        if is_first_process() and path.is_file():
+            with path.open(newline="") as file:
+                reader = csv.DictReader(file)
+                self.columns = list(reader.fieldnames or self.columns)
+                self.rows = [row for row in reader if (row["step"] or "").isdigit() and int(row["step"]) <= keep_steps]
+            self._rewrite()
+
+    @property
+    def name(self) -> str:
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *_: Any) -> None:
+        """They are in config.json."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        row = {"step": str(step), **{name: repr(float(value)) for name, value in metrics.items()}}
+        self.rows.append(row)
+        new = [name for name in row if name not in self.columns]
+        if new or not self.path.is_file():
+            self.columns += new
+            self._rewrite()
+            return
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self.columns, restval="").writerow(row)
+
+    def _rewrite(self) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns, restval="")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_whole(self.path, text.getvalue().encode())
+
+
+class Log(Callback):
+    """Logs the loss terms and the learning rate every `every` steps, and the scores of each validation.
+
+    A step's terms are means over its parts and over all processes. `latest` is what the progress bar shows.
+    """
+
+    def __init__(self, report: Callable[[str], None], steps: int, every: int) -> None:
+        self.report, self.steps, self.every = report, steps, every
+        self.latest: dict[str, float] = {}
+        self.parts: list[Tensor] = []
+        self.seen_step = -1
+        self.started = 0.0
+        self.first_step = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.seen_step = self.first_step = trainer.global_step
+        self.started = time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        terms: dict[str, Tensor] = outputs["terms"]
+        self.parts.append(torch.stack([value.float() for value in terms.values()]))
+        step = trainer.global_step
+        if step == self.seen_step:
+            return
+        self.seen_step = step
+        parts, self.parts = self.parts, []
+        if step % self.every and step != self.steps:
+            return
+        means = trainer.strategy.reduce(torch.stack(parts).mean(0), reduce_op="mean")
+        losses = dict(zip(terms, means.tolist(), strict=True))
+        # The rate of this step, not of the next: the schedule has moved on already.
+        rate = trainer.optimizers[0].param_groups[0]["initial_lr"] * pl_module.rate_at(step - 1)  # type: ignore[operator]
+        self._log(trainer, {**{f"loss/{name}": value for name, value in losses.items()}, "rate": rate})
+        self.latest |= losses
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        found: Any = pl_module.scores
+        names = ("mean_iou", "mean_accuracy", "pixel_accuracy")
+        self._log(trainer, {f"val/{name}": getattr(found, name) for name in names})
+        self.latest["mIoU"] = 100 * found.mean_iou
+        step = trainer.global_step
+        pace = (step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
+        losses = ", ".join(f"{name} {value:.3f}" for name, value in self.latest.items() if name != "mIoU")
+        self._report(f"step {step}/{self.steps}: mIoU {100 * found.mean_iou:.2f}, {losses} ({pace:.2f} steps/s)")
+
+    def _log(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, step=trainer.global_step)
+
+    @rank_zero_only
+    def _report(self, text: str) -> None:
+        self.report(text)
+
+
+class Bar(RichProgressBar):
+    """Lightning's bar on stderr for a run that is one long epoch, showing what was logged last."""
+
+    def __init__(self, log: Log, batches: int) -> None:
+        super().__init__(refresh_rate=4, leave=False, console_kwargs={"stderr": True})
+        self.shown, self.batches = log, batches
+
+    @property
+    def total_train_batches(self) -> int:
+        return self.batches
+
+    def _get_train_description(self, current_epoch: int) -> str:
+        return "training"
+
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        return {SHORT.get(name, name): value for name, value in self.shown.latest.items()}

@@ -1,0 +1,225 @@
+"""Images to masks, overlays and maps of doubt, as many as there are: read ahead, batched by size, written behind."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cacseg.data.decode import decode_image
+from cacseg.data.pictures import overlay, save_index_png
+from cacseg.data.sample import Colour
+from cacseg.engine.ahead import ahead, by_key
+from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
+from cacseg.engine.files import write_file
+from cacseg.engine.inference import Inference, predict_each
+from cacseg.engine.inputs import Input
+from cacseg.engine.journal import Journal
+from cacseg.engine.views import Scale, answer_names, collate, networks_of, view_image
+from cacseg.models.model import SegmentationModel
+
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What is written for each image beside its mask.
+
+    Args:
+        overlays: the mask over the image, `overlays/NAME.jpg`.
+        confidence: the probability of the answer, `confidence/NAME.png`: 0 to 1 as 0 to 255 (or to 65535).
+        entropy: of the probabilities over the logarithm of the class count, `entropy/NAME.png`, scaled likewise.
+        opacity: of the overlay's colours.
+        bits: 8 or 16, of confidence and entropy maps.
+    """
+
+    overlays: bool = True
+    confidence: bool = False
+    entropy: bool = False
+    opacity: float = 0.5
+    bits: int = 8
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16):
+            raise ValueError(f"maps have 8 or 16 bits; got {self.bits}.")
+        if not 0.0 <= self.opacity <= 1.0:
+            raise ValueError(f"opacity must be in [0, 1]; got {self.opacity}.")
+
+    def paths(self, folder: Path, name: str) -> dict[str, Path]:
+        kinds = {"masks": (True, "png"), "overlays": (self.overlays, "jpg")}
+        kinds |= {"confidence": (self.confidence, "png"), "entropy": (self.entropy, "png")}
+        return {kind: folder / kind / f"{name}.{suffix}" for kind, (wanted, suffix) in kinds.items() if wanted}
+
+
+class Failure(NamedTuple):
+    path: Path
+    reason: str
+
+
+class Summary(NamedTuple):
+    written: int
+    skipped: int  # done by an earlier run
+    failed: list[Failure]
+
+
+class _Read(NamedTuple):
+    item: Input
+    image: npt.NDArray[np.uint8]
+    views: list[Tensor]
+
+
+class _Answer(NamedTuple):
+    item: Input
+    image: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    maps: dict[str, npt.NDArray[np.unsignedinteger]]
+
+
+def predict_images(
+    model: SegmentationModel,
+    inputs: Sequence[Input],
+    journal: Journal,
+    palette: Sequence[Colour],
+    *,
+    outputs: Outputs = Outputs(),  # noqa: B008 (frozen)
+    inference: Inference = Inference(),  # noqa: B008 (frozen)
+    scale: Scale | None = None,
+    answer: str | None = None,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    batch: int = 1,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Writes the answer for each image into the journal's folder, at the image's own size.
+
+    What the journal knows as done, with all the files that are asked for, is skipped. An image that cannot be read, or
+    does not fit into memory even alone, is a `Failure` and the rest goes on; a file that cannot be written ends it.
+    `progress` is told how many images are through and how many of these failed.
+    """
+    todo = [item for item in inputs if not _is_done(item, journal, outputs)]
+    runner = _Runner(model, inference, scale, answer, torch.device(device), precision, outputs)
+    failed: list[Failure] = []
+
+    def without_failures(results: Iterable[_Kind | Failure]) -> Iterator[_Kind]:
+        for one in results:
+            if isinstance(one, Failure):
+                failed.append(one)
+            else:
+                yield one
+
+    def write(one: _Answer) -> _Answer:
+        _write(one, journal.folder, palette, outputs)
+        return one
+
+    images = without_failures(ahead(runner.read, todo, workers))
+    groups = by_key(images, lambda one: one.image.shape, batch)
+    answers = without_failures(one for group in groups for one in runner.answer_all(group))
+    written = 0
+    for one in ahead(write, answers, workers):
+        journal.add(one.item, (one.image.shape[0], one.image.shape[1]))
+        written += 1
+        if progress is not None:
+            progress(written + len(failed), len(failed))
+    return Summary(written, len(inputs) - len(todo), failed)
+
+
+class _Runner:
+    """The model and how images are shown to it."""
+
+    def __init__(
+        self,
+        model: SegmentationModel,
+        inference: Inference,
+        scale: Scale | None,
+        answer: str | None,
+        device: torch.device,
+        precision: str,
+        outputs: Outputs,
+    ) -> None:
+        if model.num_classes > 256:
+            raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
+        self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
+        self.device, self.precision, self.outputs = device, precision, outputs
+        self.networks = networks_of(model, [answer if answer is not None else answer_names(model)[-1]])
+
+    def read(self, item: Input) -> _Read | Failure:
+        try:
+            image = decode_image(item.path.read_bytes(), str(item.path))
+            return _Read(item, image, view_image(image, self.scale, self.inference.ratios))
+        except (OSError, ValueError, MemoryError) as error:
+            return Failure(item.path, str(error))
+
+    def answer_all(self, group: list[_Read]) -> list[_Answer] | list[_Answer | Failure]:
+        """The answers of images of one size; one by one where they do not fit into memory together."""
+        try:
+            return self._answer(group)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        return [self._answer_alone(one) for one in group]
+
+    def _answer_alone(self, one: _Read) -> _Answer | Failure:
+        height, width = one.image.shape[:2]
+        try:
+            with explain_memory(f"an image of {width}x{height}", self.device):
+                return self._answer([one])[0]
+        except ValueError as error:
+            return Failure(one.item.path, str(error))
+
+    def _answer(self, group: list[_Read]) -> list[_Answer]:
+        size = (group[0].image.shape[0], group[0].image.shape[1])
+        shown = collate([one.views for one in group], self.model, self.device)
+        with autocast(self.device, self.precision):
+            scores = next(predict_each(self.networks, shown, size, self.inference))
+        are_logits = not self.inference.averages
+        return [
+            _Answer(one.item, one.image, *_read_scores(each, self.outputs, are_logits))
+            for one, each in zip(group, scores, strict=True)
+        ]
+
+
+def _is_done(item: Input, journal: Journal, outputs: Outputs) -> bool:
+    return journal.is_done(item) and all(path.exists() for path in outputs.paths(journal.folder, item.name).values())
+
+
+def _read_scores(
+    scores: Tensor, outputs: Outputs, are_logits: bool
+) -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[np.unsignedinteger]]]:
+    """The mask of one image and the maps that are wanted, from its scores [n, H, W]."""
+    mask = scores.argmax(0).to(torch.uint8).cpu().numpy()
+    maps: dict[str, Tensor] = {}
+    if outputs.confidence or outputs.entropy:
+        probabilities = scores.softmax(0) if are_logits else scores
+        if outputs.confidence:
+            maps["confidence"] = probabilities.amax(0)
+        if outputs.entropy:
+            maps["entropy"] = torch.special.entr(probabilities).sum(0) / math.log(scores.shape[0])
+    top = 2**outputs.bits - 1
+    dtype = np.uint8 if outputs.bits == 8 else np.uint16
+    return mask, {key: (one.clamp(0, 1) * top).round().cpu().numpy().astype(dtype) for key, one in maps.items()}
+
+
+def _write(one: _Answer, folder: Path, palette: Sequence[Colour], outputs: Outputs) -> None:
+    pictures = {key: Image.fromarray(values) for key, values in one.maps.items()}
+    if outputs.overlays:
+        pictures["overlays"] = Image.fromarray(overlay(one.image, one.mask, palette, outputs.opacity))
+    paths = outputs.paths(folder, one.item.name)
+    for kind, picture in pictures.items():
+        content = io.BytesIO()
+        if paths[kind].suffix == ".jpg":
+            picture.save(content, "JPEG", quality=92)
+        else:
+            picture.save(content, "PNG")
+        write_file(paths[kind], content.getvalue())
+    paths["masks"].parent.mkdir(parents=True, exist_ok=True)
+    save_index_png(paths["masks"], one.mask, palette, overwrite=True)

@@ -1,0 +1,128 @@
+"""What can be known to go wrong before anything is trained."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from cacseg.data import SegmentationData
+from cacseg.engine._lightning import is_first_process
+from cacseg.models import SegmentationModel
+
+
+def check_folder(folder: Path, *, resume: bool) -> None:
+    """A new run gets a folder of its own; a resumed one has its folder."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file; a run needs a folder. Choose another with -o.")
+    if resume:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder} does not exist: there is no run to resume. Leave --resume out to start.")
+    elif folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+        raise FileExistsError(
+            f"{folder} exists and is not empty; a run is never overwritten. Continue it with --resume, or choose "
+            "another folder with -o."
+        )
+    nearest = _nearest(folder)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise PermissionError(
+            f"{nearest} cannot be written to ({error.strerror}), and the run would be there. Choose another with -o."
+        ) from error
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """No other run trains in the folder meanwhile: a lock of the system's that ends with the process that holds it."""
+    if sys.platform == "win32" or not is_first_process():
+        yield
+        return
+    import fcntl
+
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):  # anything else: a file system that knows no locks
+                raise OSError(
+                    f"another process is training in {folder}. Wait for it, or end it, before the run is resumed."
+                ) from None
+        for part in folder.glob(".*.tmp"):  # what a killed process was writing
+            part.unlink(missing_ok=True)
+        yield
+
+
+def check_space(folder: Path, checkpoint: int, model: int) -> None:
+    """Room for the files of a run, and for one of each beside the one that it replaces."""
+    needed = 2 * checkpoint + 3 * model
+    here = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
+    free = shutil.disk_usage(_nearest(folder)).free
+    if free + here < needed:
+        raise OSError(
+            f"the disk of {folder} must have room for the checkpoints, about {needed / 1e9:.2f} GB (each is written "
+            f"beside the one it replaces); {free / 1e9:.2f} GB are free. Free some, or choose another with -o."
+        )
+
+
+def check_data(train: SegmentationData, validation: SegmentationData) -> None:
+    """Two splits that are not empty and mean the same by their labels."""
+    for data in (train, validation):
+        if len(data) == 0:
+            raise ValueError(f"a split must have images; {data.split!r} of {data.name} has none.")
+    count, ignored = len(train.class_names), train.ignore_index
+    if list(train.class_names) != list(validation.class_names) or ignored != validation.ignore_index:
+        raise ValueError(
+            f"both splits of {train.name} must have the same classes and ignore index; got {count} classes, "
+            f"{ignored} and {len(validation.class_names)}, {validation.ignore_index}."
+        )
+    if 0 <= ignored < count:
+        raise ValueError(
+            f"the ignore index must not be a class; got {ignored}, which is {train.class_names[ignored]!r} of the "
+            f"{count} classes of {train.name}. Use 255, or a value that no class has."
+        )
+
+
+def check_model(model: SegmentationModel, data: SegmentationData) -> None:
+    """A model of the data's classes."""
+    if model.num_classes != len(data.class_names):
+        raise ValueError(
+            f"the model must have the classes of the data; got {model.num_classes} for the {len(data.class_names)} of "
+            f"{data.name}."
+        )
+    if model.ignore_index != data.ignore_index:
+        raise ValueError(
+            f"model and data must ignore the same label; got {model.ignore_index} and {data.ignore_index} of "
+            f"{data.name}. Create the model with ignore_index={data.ignore_index}."
+        )
+
+
+def check_crop(
+    crop: tuple[int, int], scale: tuple[int, int] | None, ratios: tuple[float, float], sizes: Sequence[tuple[int, int]]
+) -> None:
+    """A crop that some resized image can fill, or every crop would be padded.
+
+    `sizes` are heights and widths of a few images.
+    """
+    largest = (0, 0)
+    for height, width in sizes:
+        factor = ratios[1]
+        if scale is not None:
+            factor *= min(max(scale) / max(height, width), min(scale) / min(height, width))
+        largest = max(largest[0], round(height * factor)), max(largest[1], round(width * factor))
+    if crop[0] > largest[0] or crop[1] > largest[1]:
+        raise ValueError(
+            f"the crop must fit into an image at its largest; got {crop[0]}x{crop[1]} (height x width), and the first "
+            f"{len(sizes)} images become at most {largest[0]}x{largest[1]}. Lower data.crop, or raise data.scale or "
+            "data.ratios."
+        )
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the first above it that exists."""
+    return next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())

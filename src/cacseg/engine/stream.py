@@ -1,0 +1,156 @@
+"""The training data as one endless stream whose element at position i is a pure function of (seed, i).
+
+Step s of a run takes positions s * batch to (s + 1) * batch - 1. Neither the number of workers nor that of processes
+changes what stands at a position, and a resumed run starts reading at its step: data order needs no saved state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Sampler
+
+from cacseg.data import Sample, SegmentationData
+from cacseg.data.transforms import Crop
+
+# Two generators of one seed that never meet.
+_ORDER, _TRANSFORM = 0, 1
+
+
+class Batch(NamedTuple):
+    """Crops as they travel: bytes, normalised on the device."""
+
+    images: Tensor  # uint8 [b, 3, h, w], 0 outside of the valid size
+    labels: Tensor  # uint8 [b, h, w]
+    sizes: Tensor  # int64 [b, 2], height and width of what is image and not padding
+
+
+class Picture(NamedTuple):
+    """One whole image of the validation split, and its labels at their own size."""
+
+    images: Tensor  # uint8 [1, 3, H, W]
+    labels: Tensor  # uint8 [1, H0, W0]
+
+
+@lru_cache(maxsize=2)
+def _epoch_order(seed: int, epoch: int, length: int) -> npt.NDArray[np.int64]:
+    return np.random.default_rng([seed, _ORDER, epoch]).permutation(length)
+
+
+def index_at(seed: int, position: int, length: int) -> int:
+    """Which of the `length` samples stands at a position: each epoch is a permutation of its own."""
+    epoch, place = divmod(position, length)
+    return int(_epoch_order(seed, epoch, length)[place])
+
+
+def generator_at(seed: int, position: int) -> np.random.Generator:
+    """The randomness of the transform at a position."""
+    return np.random.default_rng([seed, _TRANSFORM, position])
+
+
+class TrainStream(Dataset[Crop]):
+    """`stream[position]` reads, transforms and checks one sample."""
+
+    def __init__(
+        self, data: SegmentationData, transform: Callable[[Sample, np.random.Generator], Crop], seed: int
+    ) -> None:
+        self.data = data
+        self.transform = transform
+        self.seed = seed
+
+    def __getitem__(self, position: int) -> Crop:
+        index = index_at(self.seed, position, len(self.data))
+        sample = self.data.read(index)
+        check_sample(self.data, index, sample)
+        return self.transform(sample, generator_at(self.seed, position))
+
+
+class ValidationPictures(Dataset[Picture]):
+    """The images `indices` of a split, whole."""
+
+    def __init__(
+        self, data: SegmentationData, transform: Callable[[npt.NDArray[np.uint8]], Tensor], indices: Sequence[int]
+    ) -> None:
+        self.data = data
+        self.transform = transform
+        self.indices = indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, place: int) -> Picture:
+        index = self.indices[place]
+        sample = self.data.read(index)
+        check_sample(self.data, index, sample)
+        return Picture(self.transform(sample.image)[None], torch.from_numpy(sample.labels)[None])
+
+
+def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
+    """Labels are classes or ignored, and belong to the image; looked at as bytes, which costs microseconds."""
+    labels, count, ignored = sample.labels, len(data.class_names), data.ignore_index
+    name = f"{data.name}, {data.split}: {data.image_name(index)}"
+    if labels.shape != sample.image.shape[:2]:
+        raise ValueError(
+            f"image and labels must have one size; got {sample.image.shape[:2]} and {labels.shape} ({name}). "
+            "`cacseg data check` finds all such pairs."
+        )
+    if int(labels.max(initial=0)) < count:
+        return
+    wrong = sorted(set(np.unique(labels[labels >= count]).tolist()) - {ignored})
+    if wrong:
+        raise ValueError(
+            f"labels must be in [0, {count}) or the ignore index {ignored}; got {', '.join(map(str, wrong[:5]))} "
+            f"({name}). Is the ignore index, or the list of classes, that of another data set?"
+        )
+
+
+class MicroBatches(Sampler[list[int]]):
+    """Without end: the positions that one process reads at a time.
+
+    A step's `batch` positions are split into `accumulate` parts, one after the other, and each part among the
+    processes.
+    """
+
+    def __init__(self, batch: int, accumulate: int = 1, rank: int = 0, world_size: int = 1, start_step: int = 0):
+        share = share_of_batch(batch, accumulate, world_size)
+        self.share, self.part = share, share * world_size
+        self.first = start_step * batch + rank * share
+
+    def __iter__(self) -> Iterator[list[int]]:
+        first = self.first
+        while True:
+            yield list(range(first, first + self.share))
+            first += self.part
+
+
+def share_of_batch(batch: int, accumulate: int, world_size: int) -> int:
+    """Images that one device handles at a time."""
+    parts = accumulate * world_size
+    if batch % parts:
+        fits = sorted({max(parts, batch - batch % parts), batch - batch % parts + parts})
+        raise ValueError(
+            f"the batch must be divisible by devices times accumulation; got {batch} images for {world_size} devices "
+            f"times {accumulate}. Near it are {' and '.join(map(str, fits))}."
+        )
+    return batch // parts
+
+
+def collate(crops: Sequence[Crop]) -> Batch:
+    """One batch of bytes."""
+    return Batch(
+        torch.stack([crop.image for crop in crops]),
+        torch.stack([crop.labels for crop in crops]),
+        torch.tensor([crop.size for crop in crops], dtype=torch.int64),
+    )
+
+
+def only(pictures: Sequence[Picture]) -> Picture:
+    """A batch of one: whole images differ in size."""
+    (picture,) = pictures
+    return picture

@@ -1,0 +1,237 @@
+"""A run: a task, its data, a folder that the trained model is left in."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from cacseg.engine._lightning import Callback, Logger, TensorBoardLogger, Trainer
+from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.checkpoints import LAST, AtomicFiles, Averaging, Checkpoints, checkpoint_bytes
+from cacseg.engine.dryrun import DryRun
+from cacseg.engine.interrupt import Interrupt
+from cacseg.engine.loaders import Loaders
+from cacseg.engine.log import METRICS, Bar, CsvLog, Log
+from cacseg.engine.preflight import alone_in, check_data, check_model, check_space
+from cacseg.engine.randomness import Randomness
+from cacseg.engine.stream import share_of_batch
+from cacseg.engine.task import SegmentationTask
+from cacseg.engine.watch import Watch
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+LoggerName = Literal["csv", "tensorboard", "wandb"]
+PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+class Result(NamedTuple):
+    """How a run ended."""
+
+    step: int
+    best_mean_iou: float  # 0 to 1
+    best_step: int
+
+
+def train(
+    task: SegmentationTask,
+    loaders: Loaders,
+    folder: str | Path,
+    *,
+    steps: int,
+    seed: int = 0,
+    precision: Precision = "fp32",
+    clip: float | None = None,
+    ema_decay: float | None = None,
+    synchronise_batch_norm: bool = True,
+    deterministic: bool = False,
+    validate_every: int = 1000,
+    save_every: int = 1000,
+    log_every: int = 50,
+    accelerator: str = "auto",
+    devices: int | Literal["auto"] = "auto",
+    nodes: int = 1,
+    loggers: Sequence[LoggerName] = ("csv", "tensorboard"),
+    resume: bool = False,
+    report: Callable[[str], None] = print,
+    progress: bool = True,
+) -> Result:
+    """Trains `task.model`; the folder is made, and with `resume` it holds the run to continue.
+
+    Ctrl-C and SIGTERM raise `Stopped` after a checkpoint. The files are those of `cacseg.engine.checkpoints`,
+    metrics.csv and TensorBoard's.
+
+    Args:
+        task, loaders: what is trained, and on what.
+        folder: of this run.
+        steps: of the optimiser, in the whole run.
+        seed: of dropout and the like; the loaders have their own.
+        precision: "fp32", "tf32" (float32 products on tensor cores), "bf16" or "fp16" (autocast).
+        clip: the largest norm of the gradients.
+        ema_decay: keep an exponential moving average of the weights, which is validated and saved.
+        synchronise_batch_norm: batch statistics over all devices, where there are several.
+        deterministic: deterministic algorithms alone; slower on GPUs.
+        validate_every, save_every, log_every: in steps; after a validation a checkpoint is saved anyway.
+        accelerator, devices, nodes: as Lightning's Trainer takes them; within torchrun its own numbers hold.
+        loggers: any of "csv", "tensorboard" and "wandb".
+        report: where lines of text go.
+        progress: whether a progress bar is drawn on stderr.
+    """
+    folder, model = Path(folder), task.model
+    check_data(loaders.train, loaders.validation)
+    check_model(model, loaders.train)
+    averaging = None if ema_decay is None else Averaging(ema_decay)
+    states = 1 if isinstance(task.make_optimiser(model), torch.optim.SGD) else 2
+    check_space(folder, *checkpoint_bytes(model, states, averaging is not None))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    last = folder / LAST
+    first_step = 0
+    if resume and last.exists():
+        checkpoint = read_checkpoint(last)
+        first_step = int(checkpoint["global_step"])
+        if first_step >= steps:
+            report(f"{folder} is finished: {first_step} of {steps} steps are done")
+            return Result(first_step, checkpoint["best"], checkpoint["best_step"])
+        del checkpoint
+
+    log, interrupt, watch = Log(report, steps, log_every), Interrupt(report), Watch(log_every)
+    checkpoints = Checkpoints(
+        folder,
+        steps=steps,
+        save_every=save_every,
+        validate_every=validate_every,
+        averaging=averaging,
+        interrupt=interrupt,
+        check=watch.check_all,
+    )
+    # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
+    callbacks: list[Callback] = [DryRun(), Randomness(seed), interrupt, *([averaging] if averaging else [])]
+    callbacks += [watch, log, *([Bar(log, steps * loaders.accumulate)] if progress else []), checkpoints]
+    with _without_remarks(), alone_in(folder):
+        trainer = Trainer(
+            accelerator=accelerator,
+            **_launched(devices, nodes),
+            precision=PRECISIONS[precision],
+            max_steps=steps,
+            max_epochs=-1,
+            accumulate_grad_batches=loaders.accumulate,
+            gradient_clip_val=clip,
+            val_check_interval=validate_every * loaders.accumulate,
+            check_val_every_n_epoch=None,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            deterministic=deterministic,
+            logger=_make_loggers(loggers, folder, first_step),
+            callbacks=callbacks,
+            plugins=[AtomicFiles()],
+            default_root_dir=folder,
+            enable_progress_bar=progress,
+            enable_model_summary=False,
+        )
+        share = share_of_batch(loaders.batch, loaders.accumulate, trainer.world_size)
+        if synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
+            _check_synchronisable(trainer)
+            model.synchronise_batch_norm()
+        if precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        if trainer.is_global_zero:
+            start = f"resuming after step {first_step}" if first_step else "starting"
+            report(
+                f"{start}: {steps} steps of {loaders.batch} images, {share} at a time on {trainer.world_size} "
+                f"device{'s' if trainer.world_size > 1 else ''} ({trainer.strategy.root_device.type}, {precision})"
+            )
+        with _plain_worker_errors():
+            trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
+    return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
+
+
+def _launched(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
+    """The devices of this machine and the machines; torchrun has decided on both already."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return {"devices": devices, "num_nodes": nodes}
+    here, everywhere = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    return {"devices": here, "num_nodes": everywhere // here}
+
+
+def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int) -> list[Logger]:
+    made: list[Logger] = []
+    for name in names:
+        if name == "csv":
+            made.append(CsvLog(folder / METRICS, keep_steps=first_step))
+        elif name == "tensorboard":
+            # purge_step hides what an interrupted run wrote after its last checkpoint.
+            made.append(
+                TensorBoardLogger(
+                    folder, name="", version="tensorboard", purge_step=first_step + 1 if first_step else None
+                )
+            )
+        else:
+            made.append(_make_wandb(folder))
+    return made
+
+
+def _make_wandb(folder: Path) -> Logger:
+    if importlib.util.find_spec("wandb") is None:
+        raise ModuleNotFoundError("the logger 'wandb' needs wandb, which is not installed: pip install wandb")
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(project="cacseg", name=folder.name, id=folder.name, save_dir=folder, resume="allow")
+
+
+def _has_batch_norm(model: nn.Module) -> bool:
+    """Whether batch statistics are taken anywhere: a frozen normalisation is in evaluation mode."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
+
+
+def _check_synchronisable(trainer: Trainer) -> None:
+    if trainer.strategy.root_device.type != "cuda":
+        raise ValueError(
+            f"synchronised batch normalisation needs CUDA devices; got {trainer.world_size} of type "
+            f"{trainer.strategy.root_device.type}. Set training.freeze_batch_norm=true, or "
+            "training.synchronise_batch_norm=false to let each process normalise its own part."
+        )
+
+
+@contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Lightning's hints on what is meant here: few workers, frozen normalisations, what it found and finished."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        for hint in (
+            "The .*dataloader.* does not have many workers",
+            "Found .* module.* in eval mode",
+            "Checkpoint directory .* exists and is not empty",
+            "GPU available but not used",
+            "Total length of .* across ranks is zero",
+            ".*treespec, LeafSpec.* is deprecated",
+        ):
+            warnings.filterwarnings("ignore", message=hint)
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextmanager
+def _plain_worker_errors() -> Iterator[None]:
+    """An error of a reading process as it was raised there, without that process's traceback in its words."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        text = str(error)
+        if not text.startswith("Caught "):
+            raise
+        name = type(error).__name__
+        raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error

@@ -1,0 +1,84 @@
+"""An image on its way to a model: resized on the CPU as the protocol says, batched and normalised on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.data.transforms import TestTransform, normalise
+from cacseg.engine.device import autocast
+from cacseg.engine.inference import Inference, Networks, predict_each
+from cacseg.models.model import SegmentationModel
+
+Scale = tuple[int, int]  # the longest and the shortest side an image may have
+
+
+def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequence[float]) -> list[Tensor]:
+    """The image [3, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
+    long, short = scale if scale is not None else (max(image.shape[:2]), min(image.shape[:2]))
+    return [
+        TestTransform(None if scale is None and ratio == 1.0 else _times(long, short, ratio))(image) for ratio in ratios
+    ]
+
+
+def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
+    """Normalised batches, one for each ratio, from the views of images of one size. Bytes travel, not floats."""
+    if len(model.mean) != 3:
+        raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
+    dtype = model.classifier.weight.dtype
+    batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
+    return [normalise(send(batch, device), model.mean, model.std, None).to(dtype) for batch in batches]
+
+
+def send(batch: Tensor, device: torch.device) -> Tensor:
+    """To the device, without waiting where that can be."""
+    if device.type == "cuda":
+        return batch.pin_memory().to(device, non_blocking=True)
+    return batch.to(device)
+
+
+def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
+    """The names of the answers that `model.answers` gives, with labels or without."""
+    classifier = model.classifier
+    if not isinstance(classifier, ContextAwareClassifier):
+        return ["plain"]
+    there = {"context": classifier.context_design != "none", "oracle": oracle and classifier.oracle_design != "none"}
+    return ["plain", *(name for name, wanted in there.items() if wanted)]
+
+
+def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
+    """The model as what `predict_each` takes: the logits of the named answers."""
+
+    def logits(images: Tensor, labels: Tensor | None) -> list[Tensor]:
+        found = model.answers(images, labels)
+        return [found[name] for name in names]
+
+    return logits
+
+
+def segment(
+    model: SegmentationModel,
+    image: npt.NDArray[np.uint8],
+    *,
+    inference: Inference,
+    scale: Scale | None,
+    device: torch.device,
+    precision: str = "fp32",
+    answer: str | None = None,
+) -> npt.NDArray[np.uint8]:
+    """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
+    names = [answer if answer is not None else answer_names(model)[-1]]
+    shown = collate([view_image(image, scale, inference.ratios)], model, device)
+    height, width = image.shape[:2]
+    with autocast(device, precision):
+        scores = next(predict_each(networks_of(model, names), shown, (height, width), inference))
+    return scores[0].argmax(0).to(torch.uint8).cpu().numpy()
+
+
+def _times(long: int, short: int, ratio: float) -> Scale:
+    return max(1, round(long * ratio)), max(1, round(short * ratio))

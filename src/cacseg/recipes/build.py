@@ -1,0 +1,187 @@
+"""From a configuration to a run: the one place that knows both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
+from cacseg.engine._lightning import is_first_process
+from cacseg.engine.inference import Inference
+from cacseg.engine.initialise import load_weights, read_model_file
+from cacseg.engine.loaders import Loaders
+from cacseg.engine.optim import make_optimiser, parameter_groups, polynomial
+from cacseg.engine.preflight import check_crop, check_folder
+from cacseg.engine.randomness import seed_all
+from cacseg.engine.task import SegmentationTask
+from cacseg.engine.train import Result, train
+from cacseg.models import SegmentationModel, create_model
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
+from cacseg.recipes.files import SavedConfig, differences, read_config, write_config
+
+
+def run(
+    config: Config,
+    folder: str | Path,
+    *,
+    recipe: str = "",
+    resume: bool = False,
+    report: Callable[[str], None] = print,
+    progress: bool = True,
+) -> Result:
+    """Trains what a configuration describes, in a folder of its own; with `resume` what the folder holds, further."""
+    folder, first = Path(folder), is_first_process()
+    saved: SavedConfig | None = None
+    if first:
+        check_folder(folder, resume=resume)
+    if resume:
+        saved = read_config(folder)
+        changed = differences(saved.config, config)
+        if changed:
+            raise ValueError(f"{folder} can only be resumed as it was started: {'; '.join(changed)}.")
+    train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
+    check_crops(config.data, train_data)
+    seed_all(config.training.seed)
+    if saved is None:
+        model = make_model(config.model, train_data, report)
+    else:  # its weights come from the checkpoint; if there is none yet, from where they came before
+        begun = (folder / "last.ckpt").exists()
+        model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report)
+    model.class_names, model.palette = list(train_data.class_names), [list(colour) for colour in train_data.palette]
+    options = config.training
+    task = SegmentationTask(
+        model,
+        partial(optimiser_of, config.optimiser),
+        partial(rate_at, config.optimiser, config.schedule),
+        Inference(window=config.data.window, stride=config.data.stride),
+        channels_last=options.channels_last,
+        compile=options.compile,
+        freeze_batch_norm=options.freeze_batch_norm,
+    )
+    loaders = make_loaders(config, train_data, validation_data)
+    if first and saved is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_config(folder, recipe, config, model.arguments)
+    return train(
+        task,
+        loaders,
+        folder,
+        steps=config.schedule.steps,
+        seed=options.seed,
+        precision=options.precision,
+        clip=config.optimiser.clip,
+        ema_decay=options.ema_decay,
+        synchronise_batch_norm=options.synchronise_batch_norm,
+        deterministic=options.deterministic,
+        validate_every=options.validate_every,
+        save_every=options.save_every,
+        log_every=options.log_every,
+        accelerator=options.accelerator,
+        devices=options.devices,
+        nodes=options.nodes,
+        loggers=options.loggers,
+        resume=resume,
+        report=report,
+        progress=progress,
+    )
+
+
+def open_split(data: DataConfig, split: str) -> SegmentationData:
+    """The training or the validation split."""
+    name = data.train_split if split == "train" else data.val_split
+    return open_data(
+        data.name,
+        data.root,
+        name,
+        ignore_index=data.ignore_index,
+        size=data.size,
+        length=data.length if split == "train" else data.val_length,
+    )
+
+
+def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -> None:
+    """Before the first step: crops that the images can fill."""
+    sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
+    check_crop(data.crop, data.scale, data.ratios, sizes)
+
+
+def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str], None]) -> SegmentationModel:
+    """The model for the classes of the data, with the weights that it starts from."""
+    stated: dict[str, Any] = {}
+    if model.weights is not None:
+        stated = read_model_file(model.weights)[1]
+    made = create_model(
+        model.name,
+        len(data.class_names),
+        model.classifier,
+        backbone=model.backbone,
+        pretrained=model.pretrained and model.backbone_weights is None and model.weights is None,
+        backbone_weights=model.backbone_weights,
+        auxiliary=model.auxiliary,
+        auxiliary_weight=model.auxiliary_weight,
+        preset=model.preset,
+        ignore_index=data.ignore_index,
+        class_weights=model.class_weights,
+        label_smoothing=model.label_smoothing,
+        dropout=model.dropout,
+        output_stride=model.output_stride,
+        drop_path=model.drop_path,
+        padding=stated.get("padding") if model.padding is None else model.padding,
+        mean=stated.get("mean") if model.mean is None else model.mean,
+        std=stated.get("std") if model.std is None else model.std,
+        classifier_arguments=model.classifier_arguments,
+        loss_arguments=model.loss_arguments,
+    )
+    if model.weights is not None:
+        left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)
+        report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
+    return made
+
+
+def make_loaders(config: Config, train_data: SegmentationData, validation_data: SegmentationData) -> Loaders:
+    data, options = config.data, config.training
+    transform = TrainTransform(
+        crop=data.crop,
+        scale=data.scale,
+        ratios=data.ratios,
+        max_share=data.max_share,
+        flip=data.flip,
+        distort=data.distort,
+        ignore_index=train_data.ignore_index,
+    )
+    return Loaders(
+        train_data,
+        validation_data,
+        transform,
+        TestTransform(scale=data.val_scale),
+        batch=options.batch,
+        accumulate=options.accumulate,
+        seed=options.seed,
+        workers=options.workers,
+    )
+
+
+def optimiser_of(optimiser: OptimiserConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
+    groups = parameter_groups(
+        model,
+        optimiser.rate,
+        optimiser.weight_decay,
+        decay_normalisation=optimiser.decay_normalisation,
+        multipliers=optimiser.multipliers,
+    )
+    return make_optimiser(optimiser.name, groups, momentum=optimiser.momentum, betas=optimiser.betas)
+
+
+def rate_at(optimiser: OptimiserConfig, schedule: ScheduleConfig, step: int) -> float:
+    return polynomial(
+        step,
+        schedule.steps,
+        schedule.power,
+        minimum=schedule.minimum / optimiser.rate,
+        warmup_steps=schedule.warmup_steps,
+        warmup_ratio=schedule.warmup_ratio,
+    )

@@ -1,0 +1,77 @@
+"""config.json: the configuration of a run beside its weights, readable again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cacseg._version import __version__
+from cacseg.engine.atomic import write_whole
+from cacseg.recipes.config import Config, flat, validated
+
+CONFIG = "config.json"
+
+# What may be another when a run goes on: it changes when and where things happen, not what is learnt. Files that a
+# run started from are not read again.
+HARMLESS = frozenset(
+    {
+        "data.root",
+        "model.weights",
+        "model.backbone_weights",
+        "model.pretrained",
+        "training.workers",
+        "training.validate_every",
+        "training.save_every",
+        "training.log_every",
+        "training.accelerator",
+        "training.devices",
+        "training.nodes",
+        "training.loggers",
+    }
+)
+
+
+class SavedConfig(NamedTuple):
+    """What config.json holds."""
+
+    recipe: str
+    config: Config
+    model_arguments: dict[str, Any]  # of create_model, filled in: the same model without the files it started from
+
+
+def write_config(folder: Path, recipe: str, config: Config, model_arguments: Mapping[str, Any]) -> None:
+    content = {
+        "format": "cacseg run 1",
+        "cacseg_version": __version__,
+        "recipe": recipe,
+        "config": config.model_dump(mode="json"),
+        "model_arguments": dict(model_arguments),
+    }
+    write_whole(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def read_config(path: str | Path) -> SavedConfig:
+    """The configuration of a run: its folder, or the file itself."""
+    path = Path(path)
+    file = path / CONFIG if path.is_dir() else path
+    try:
+        content = json.loads(file.read_text())
+        if content["format"] != "cacseg run 1":
+            raise ValueError(f"its format is {content['format']!r}")
+        return SavedConfig(content["recipe"], validated(content["config"]), content["model_arguments"])
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no configuration of a run ({error}).") from error
+
+
+def differences(before: Config, now: Config) -> list[str]:
+    """The settings that a resumed run may not change, with both values."""
+    first, second = dict(flat(before)), dict(flat(now))
+    return [
+        f"{key} was {first[key]!r}, now {second[key]!r}"
+        for key in first
+        if key not in HARMLESS and first[key] != second[key]
+    ]

@@ -1,0 +1,39 @@
+"""On what a model is evaluated, and how images are shown to it: as its run says, else as the data set's recipes do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cacseg.data import SegmentationData, open_data
+from cacseg.recipes.config import DataConfig
+from cacseg.recipes.files import CONFIG, read_config
+from cacseg.recipes.named import PAPER_DATA
+
+
+def data_of_run(weights: Path) -> DataConfig | None:
+    """The data section of the configuration beside a file of weights; None where there is none."""
+    return read_config(weights.parent).config.data if (weights.parent / CONFIG).is_file() else None
+
+
+def data_to_evaluate(
+    weights: Path, *, name: str | None = None, root: str | None = None, split: str | None = None
+) -> DataConfig:
+    """What the run of the weights was validated on, with what is given in its place.
+
+    For another data set than the run's, or weights without a run, the published protocol of that data set holds;
+    where none is published, images are shown whole, at their own size.
+    """
+    run = data_of_run(weights)
+    if run is not None and name in (None, run.name):
+        data = run if root is None else run.model_copy(update={"root": root})
+    elif name is None and root is None:
+        raise ValueError(f"nothing says what {weights} was trained on: give the data set with --data, and its --name.")
+    elif name in PAPER_DATA:
+        data = PAPER_DATA[name].data.model_copy(update={"root": root})
+    else:
+        data = DataConfig(name=name or "folder", root=root, crop=(1, 1))
+    return data if split is None else data.model_copy(update={"val_split": split})
+
+
+def open_to_evaluate(data: DataConfig) -> SegmentationData:
+    return open_data(data.name, data.root, data.val_split, ignore_index=data.ignore_index, size=data.size)

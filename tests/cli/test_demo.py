@@ -1,0 +1,46 @@
+"""`cacseg demo`, with next to no training and few scenes: that everything is there, not that it has learnt."""
+
+import csv
+
+from PIL import Image
+
+import cacseg
+from cacseg.data import synthetic
+from command_line import run
+
+
+def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(synthetic.LENGTHS, "val", 3)
+    done = run("demo", "--steps", 2, "--images", 3, "--seed", 5, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    assert "3 scenes never trained on, 2 steps, seed 5" in done.out
+    folder = tmp_path / "runs/demo"
+    found = {}
+    for kind, answers in (("plain", ["plain"]), ("context", ["plain", "context", "oracle"])):
+        model = cacseg.load(folder / kind / "last.safetensors")
+        assert model.arguments["classifier"] == kind
+        rows = list(csv.DictReader((folder / kind / "eval/classes.csv").read_text().splitlines()))
+        assert [row["class"] for row in rows] == list(synthetic.CLASSES)
+        for answer in answers:
+            values = [float(row[f"iou_{answer}"]) for row in rows if row[f"iou_{answer}"]]
+            found[kind, answer] = sum(values) / len(values)
+    for (kind, answer), value in found.items():
+        name = "plain model" if kind == "plain" else f"context-aware model, {answer} logits"
+        line = next(line for line in done.out.splitlines() if name in line)
+        assert f"{100 * value:.1f}" in line
+    with Image.open(folder / "scenes.png") as sheet:
+        assert sheet.size[0] > 600
+    refused = run("demo", "-o", folder, capsys=capsys, monkeypatch=monkeypatch)
+    assert refused.code == 2
+    assert "holds files already" in refused.err
+
+
+def test_another_run_gets_a_folder_of_its_own(tmp_path):
+    from cacseg.cli.demo import _free
+
+    assert _free(tmp_path / "demo").name == "demo"
+    (tmp_path / "demo").mkdir()
+    assert _free(tmp_path / "demo").name == "demo-2"
+    (tmp_path / "demo-2").mkdir()
+    assert _free(tmp_path / "demo").name == "demo-3"

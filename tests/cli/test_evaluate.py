@@ -1,0 +1,157 @@
+"""`cacseg eval` as a user runs it, in this process: words, files, exit codes."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cacseg.data import open_data
+from cacseg.engine.evaluate import evaluate
+from cacseg.engine.inference import Inference
+from command_line import run
+from distributed_evaluation import small_model
+
+CLASSES = ("grass", "sky", "stone")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A data set of one's own and a model for it."""
+    root = tmp_path_factory.mktemp("evaluation")
+    numbers = np.random.default_rng(0)
+    for kind in ("images", "labels"):
+        (root / "data" / kind / "val").mkdir(parents=True)
+    for name, size in (("a", (40, 48)), ("b", (36, 40)), ("c", (48, 40))):
+        Image.fromarray(numbers.integers(0, 256, (*size, 3), np.uint8)).save(root / f"data/images/val/{name}.png")
+        labels = numbers.integers(0, 3, size, np.uint8)
+        labels[:2] = 255
+        Image.fromarray(labels).save(root / f"data/labels/val/{name}.png")
+    (root / "data" / "classes.txt").write_text("\n".join(CLASSES))
+    model = small_model(CLASSES)
+    model.save(root / "model.safetensors")
+    small_model(("grass", "sky", "water")).save(root / "renamed.safetensors")
+    small_model(num_classes=5).save(root / "five.safetensors")
+    return root
+
+
+def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "out"
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--oracle", "-o", out, "--worst", 2)
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    for word in ("grass", "mIoU", "plain", "context", "oracle", "3 images"):
+        assert word in done.out
+    answers = ("plain", "context", "oracle")
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        ["scores.json", "report.md", "classes.csv", "images.csv", "worst.png"]
+        + [f"confusion_{name}.{suffix}" for name in answers for suffix in ("png", "csv")]
+    )
+    found = evaluate(small_model(), open_data("folder", place / "data", "val"), oracle=True)
+    scores = json.loads((out / "scores.json").read_text())
+    for name in answers:
+        assert scores["answers"][name]["mean_iou"] == found.scores(name).mean_iou
+        assert f"{100 * found.scores(name).mean_iou:.1f}" in done.out
+    rows = list(csv.DictReader((out / "images.csv").read_text().splitlines()))
+    assert [row["image"] for row in rows] == [image.name for image in found.worst_first()]
+
+    again = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert again.code == 2
+    assert "holds files already. Choose another folder, or pass --overwrite" in again.err
+    assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--json")
+    ways = ("--scale", "36,30", "--slide", "32x24", "--stride", 16, "--flip", "--batch", 2, "--workers", 1)
+    done = run(*arguments, *ways, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    scores = json.loads(done.out)
+    assert scores["inference"] == {
+        "window": [32, 24],
+        "stride": [16, 16],
+        "ratios": [1.0],
+        "flip": True,
+        "window_batch": 4,
+        "scale": [36, 30],
+    }
+    inference = Inference((32, 24), (16, 16), flip=True)
+    found = evaluate(
+        small_model(), open_data("folder", place / "data", "val"), inference=inference, scale=(36, 30), batch=2
+    )
+    assert scores["answers"]["context"]["mean_iou"] == found.scores().mean_iou
+    assert list(scores["answers"]) == ["plain", "context"]
+
+
+def test_the_folder_of_a_run_says_what_it_was_trained_on(place, tmp_path, capsys, monkeypatch):
+    from cacseg.recipes.config import change
+    from cacseg.recipes.files import write_config
+    from cacseg.recipes.named import folder
+
+    model, window = small_model(CLASSES), (32, 32)
+    settings = {
+        "data.root": str(place / "data"),
+        "data.window": window,
+        "data.stride": (24, 24),
+        "data.val_scale": (64, 40),
+    }
+    model.save(tmp_path / "last.safetensors")
+    write_config(tmp_path, "folder", change(folder(), settings), model.arguments)
+    done = run("eval", tmp_path, "--json", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    scores = json.loads(done.out)
+    assert scores["checkpoint"].endswith("last.safetensors")
+    assert scores["inference"]["window"] == [32, 32]
+    assert scores["inference"]["scale"] == [64, 40]
+    done = run("eval", tmp_path, "--json", "--whole", "--scale", "own", capsys=capsys, monkeypatch=monkeypatch)
+    assert json.loads(done.out)["inference"]["window"] is None
+    assert json.loads(done.out)["inference"]["scale"] is None
+
+
+def test_names_that_differ_are_told_and_counted_all_the_same(place, capsys, monkeypatch):
+    done = run("eval", place / "renamed.safetensors", "--data", place / "data", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0
+    assert "class names differ: class 2 is 'water' in the model and 'stone' in folder" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("five.safetensors", "--data", "data"), "the model has 5, folder has 3 (grass, sky, stone)"),
+        (("nowhere.safetensors", "--data", "data"), "there is no model"),
+        (("data", "--data", "data"), "is a folder without best.safetensors or last.safetensors"),
+        (("model.safetensors",), "give the data set with --data"),
+        (("model.safetensors", "--data", "nowhere"), "there is no data set at"),
+        (("model.safetensors", "--data", "data", "--name", "adek20"), "unknown data set 'adek20'"),
+        (("model.safetensors", "--data", "data", "--split", "test"), "there is no split 'test'"),
+        (("model.safetensors", "--data", "data", "--slide", "wide"), "--slide must be one or two whole numbers"),
+        (("model.safetensors", "--data", "data", "--slide", 32, "--stride", 40), "pixels would be skipped"),
+        (("model.safetensors", "--data", "data", "--stride", 40), "--stride belongs to --slide"),
+        (("model.safetensors", "--data", "data", "--slide", 32, "--whole"), "--whole and --slide exclude each other"),
+        (("model.safetensors", "--data", "data", "--precision", "half"), "must be one of 'fp32', 'bf16', 'fp16'"),
+        (("model.safetensors", "--data", "data", "--device", "cuda:77"), "there is no device 'cuda:77'"),
+        (("model.safetensors", "--data", "data", "-o", "model.safetensors"), "results go into a folder"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(place, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    done = run("eval", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_wrong_ignore_index_names_the_image(place, tmp_path, capsys, monkeypatch):
+    import shutil
+
+    shutil.copytree(place / "data", tmp_path / "data")
+    labels = np.full((40, 48), 7, np.uint8)
+    Image.fromarray(labels).save(tmp_path / "data/labels/val/a.png")
+    done = run("eval", place / "model.safetensors", "--data", tmp_path / "data", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert "a" in done.err
+    assert "7" in done.err
+    assert "255" in done.err

@@ -1,0 +1,94 @@
+"""`cacseg predict` as a user runs it, in this process."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from command_line import run
+from distributed_evaluation import small_model
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("prediction")
+    model = small_model(("grass", "sky", "stone"))
+    model.palette = [[10, 200, 10], [10, 10, 200], [90, 90, 90]]
+    model.save(root / "model.safetensors")
+    numbers = np.random.default_rng(0)
+    for name in ("photos/one.png", "photos/more/one.png", "other/two.jpg"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbers.integers(0, 256, (40, 48, 3), np.uint8)).save(root / name)
+    return root
+
+
+def test_files_folders_and_globs(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(place)
+    arguments = ("predict", "model.safetensors", "photos", "other/*.jpg", "photos/one.png", "-o", tmp_path / "out")
+    done = run(*arguments, "--confidence", "--entropy", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    assert "3 of 3 images predicted" in done.out
+    for name in ("photos/one", "photos/more/one", "other/two"):
+        for file in (f"masks/{name}.png", f"overlays/{name}.jpg", f"confidence/{name}.png", f"entropy/{name}.png"):
+            assert (tmp_path / "out" / file).is_file()
+    with Image.open(tmp_path / "out/masks/photos/one.png") as mask:
+        assert mask.mode == "P"
+        assert mask.getpalette()[:3] == [10, 200, 10]
+    again = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert again.code == 0
+    assert "0 of 3 images predicted" in again.out
+    assert "3 were done before" in again.out
+    other = run(*arguments, "--flip", capsys=capsys, monkeypatch=monkeypatch)
+    assert other.code == 2
+    assert "made with other options (flip was False and is now True)" in other.err
+    options = json.loads((tmp_path / "out/predict.json").read_text())
+    assert options["flip"] is False
+    assert run(*arguments, "--flip", "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_the_exit_code_tells_of_broken_images(place, tmp_path, capsys, monkeypatch):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/good.png").write_bytes((place / "photos/one.png").read_bytes())
+    (tmp_path / "photos/bad.png").write_bytes((place / "photos/one.png").read_bytes()[:500])
+    arguments = ("predict", place / "model.safetensors", tmp_path / "photos", "-o", tmp_path / "out", "--no-overlays")
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 1
+    assert "1 of 2 images predicted" in done.out
+    assert "bad.png is damaged" in done.err
+    assert "1 of 2 images could not be predicted" in done.err
+    assert (tmp_path / "out/masks/good.png").is_file()
+    assert not (tmp_path / "out/overlays").exists()
+    (tmp_path / "photos/bad.png").write_bytes((place / "photos/one.png").read_bytes())
+    assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_the_answer_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch):
+    masks = []
+    for extra in ((), ("--plain",)):
+        out = tmp_path / f"out{len(extra)}"
+        arguments = ("predict", place / "model.safetensors", place / "other", "-o", out, *extra)
+        assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+        with Image.open(out / "masks/two.png") as mask:
+            masks.append(np.asarray(mask))
+    assert not np.array_equal(*masks)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("model.safetensors", "nowhere.jpg", "-o", "out"), "there is no file or folder nowhere.jpg"),
+        (("none.safetensors", "photos", "-o", "out"), "there is no model"),
+        (("model.safetensors", "photos", "-o", "photos/one.png"), "is a file"),
+        (("model.safetensors", "photos", "-o", "other"), "holds files that are no predictions"),
+        (("model.safetensors", "photos", "-o", "out", "--bits", 12), "8 or 16 bits; got 12"),
+    ],
+)
+def test_what_is_refused(place, capsys, monkeypatch, arguments, words):
+    monkeypatch.chdir(place)
+    before = sorted(place.rglob("*"))
+    done = run("predict", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert words in done.err
+    assert len(done.err.strip().splitlines()) == 1
+    assert sorted(place.rglob("*")) == before

@@ -1,0 +1,25 @@
+"""The command line within the tests' own process: starting another costs seconds."""
+
+import sys
+from typing import NamedTuple
+
+import pytest
+
+from cacseg.cli import main
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run(*arguments, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["cacseg", *map(str, arguments)])
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("NO_COLOR", "1")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    return Done(stop.value.code or 0, out, err)

@@ -1,0 +1,48 @@
+"""What each process of the distributed evaluation does, in a module of its own that a spawned process can import."""
+
+import torch
+from torch import distributed
+
+from cacseg.data import open_data
+from cacseg.engine.evaluate import evaluate
+from cacseg.models import create_model
+
+
+def small_model(names=None, num_classes=3):
+    torch.manual_seed(0)
+    model = create_model("fcn", num_classes, backbone="resnet18").eval()
+    model.class_names = names
+    return model
+
+
+class FirstClasses:
+    """The first three classes of the generated scenes; the others are ignored."""
+
+    def __init__(self, data):
+        self.data = data
+        self.name, self.split, self.ignore_index = data.name, data.split, 255
+        self.class_names, self.palette = data.class_names[:3], data.palette[:3]
+
+    def __len__(self):
+        return len(self.data)
+
+    def image_name(self, index):
+        return self.data.image_name(index)
+
+    def read(self, index):
+        sample = self.data.read(index)
+        labels = sample.labels.copy()
+        labels[labels > 2] = 255
+        return sample._replace(labels=labels)
+
+
+def small_data():
+    return FirstClasses(open_data("synthetic", None, "val", size=(48, 64), length=5))  # odd: shares differ
+
+
+def evaluate_share(rank, folder):
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    found = evaluate(small_model(), small_data(), oracle=True)
+    torch.save({"counts": found.counts, "names": [one.name for one in found.images]}, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()

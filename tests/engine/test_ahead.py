@@ -1,0 +1,70 @@
+import threading
+import time
+
+import pytest
+
+from cacseg.engine.ahead import ahead, by_key
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_results_come_in_order(workers):
+    def slow_square(value):
+        time.sleep(0.002 * (value % 3))
+        return value * value
+
+    assert list(ahead(slow_square, range(20), workers)) == [value * value for value in range(20)]
+
+
+def test_work_is_done_ahead_but_not_without_end():
+    started = []
+
+    def note(value):
+        started.append(value)
+        return value
+
+    results = ahead(note, range(100), 2, depth=4)
+    assert next(results) == 0
+    time.sleep(0.05)
+    assert len(started) == 4
+    results.close()
+    assert len(started) == 4
+
+
+def test_several_at_once():
+    meeting = threading.Barrier(3, timeout=5)
+    assert list(ahead(lambda _: meeting.wait() >= 0, range(3), 3)) == [True] * 3
+
+
+def test_an_error_arrives_where_its_result_would_have():
+    results = ahead(lambda value: 1 // (value - 2), range(9), 2)
+    assert [next(results), next(results)] == [-1, -1]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    with pytest.raises(ValueError, match="workers must be 0 or more; got -1"):
+        next(ahead(abs, [1], -1))
+
+
+def test_things_of_one_kind_go_together():
+    words = ["aa", "b", "cc", "d", "e", "ff", "ggg"]
+    assert list(by_key(words, len, 2)) == [["aa", "cc"], ["b", "d"], ["e"], ["ff"], ["ggg"]]
+    assert list(by_key(words, len, 1)) == [[word] for word in words]
+    assert list(by_key([], len, 3)) == []
+    with pytest.raises(ValueError, match="at least 1 image; got 0"):
+        list(by_key(words, len, 0))
+
+
+def test_no_more_than_so_many_are_held_back():
+    held, most, given = 0, 0, []
+
+    def items():
+        nonlocal held, most
+        for value in range(50):
+            held += 1
+            most = max(most, held)
+            yield value
+
+    for group in by_key(items(), lambda value: value, 4, pending=6):  # all different: nothing ever fills up
+        held -= len(group)
+        given += group
+    assert given == list(range(50))
+    assert most == 7

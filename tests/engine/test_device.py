@@ -1,0 +1,66 @@
+import pytest
+import torch
+
+from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory, joined
+from cacseg.engine.files import open_folder, write_file
+from cacseg.engine.weights import find_weights, fingerprint
+
+
+def test_devices():
+    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device("auto").type in ("cpu", "cuda", "mps")
+    with pytest.raises(ValueError, match=r"device must be 'auto', 'cpu', .*; got 'gpu!'"):
+        choose_device("gpu!")
+    with pytest.raises(ValueError, match="there is no device 'cuda:99': this machine shows"):
+        choose_device("cuda:99")
+    with joined("cpu") as (device, is_first):
+        assert (device, is_first) == (torch.device("cpu"), True)
+
+
+def test_precision():
+    layer = torch.nn.Linear(2, 2)
+    with autocast(torch.device("cpu"), "bf16"):
+        assert layer(torch.ones(1, 2)).dtype == torch.bfloat16
+    with autocast(torch.device("cpu"), "fp32"):
+        assert layer(torch.ones(1, 2)).dtype == torch.float32
+
+
+def test_what_counts_as_out_of_memory():
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
+    words = r"a picture did not fit into the memory of cpu. Use a smaller batch"
+    with pytest.raises(ValueError, match=words), explain_memory("a picture", torch.device("cpu")):
+        raise MemoryError
+    with pytest.raises(RuntimeError, match="shapes differ"), explain_memory("a picture", torch.device("cpu")):
+        raise RuntimeError("shapes differ")
+
+
+def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
+    write_file(tmp_path / "a/b.txt", "one")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match=r"b.txt could not be written .*No space left.* Is the disk full"):
+            write_file(tmp_path / "a/b.txt", "two")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.txt"]
+    assert (tmp_path / "a/b.txt").read_text() == "one"
+    with pytest.raises(FileExistsError, match="holds files already"):
+        open_folder(tmp_path / "a", overwrite=False)
+    open_folder(tmp_path / "a", overwrite=True)
+    open_folder(tmp_path / "new/deep", overwrite=False)
+    assert (tmp_path / "new/deep").is_dir()
+    with pytest.raises(OSError, match="cannot be made"):
+        open_folder(tmp_path / "a/b.txt/c", overwrite=False)
+
+
+def test_the_weights_of_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a folder without best.safetensors or last.safetensors"):
+        find_weights(tmp_path)
+    (tmp_path / "last.safetensors").write_bytes(b"last")
+    assert find_weights(tmp_path).name == "last.safetensors"
+    (tmp_path / "best.safetensors").write_bytes(b"best")
+    assert find_weights(tmp_path).name == "best.safetensors"
+    (tmp_path / "last.ckpt").write_bytes(b"state")
+    with pytest.raises(ValueError, match=r"last.ckpt is for resuming a run"):
+        find_weights(tmp_path / "last.ckpt")
+    assert fingerprint(tmp_path / "last.safetensors") != fingerprint(tmp_path / "best.safetensors")

@@ -1,0 +1,75 @@
+"""Two processes with half of each batch learn what one process learns.
+
+The preset is "paper" because the oracle prototypes of "released" are pooled over the images on a device, so they depend
+on how a batch is split by definition. Every pixel is labelled because a loss is a mean over the valid pixels of a
+device: where processes hold different numbers of them, the mean of means is another number (as in every
+distributed training that averages gradients). Batch normalisation is frozen, because synchronising it needs CUDA,
+and dropout is off, because each process drops other channels.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import cacseg
+from cacseg.engine.randomness import seed_all
+from cacseg.recipes import change, find_recipe
+from cacseg.recipes.build import run
+
+SETTINGS = {
+    "model.name": "fcn",
+    "model.backbone": "test_resnet",
+    "model.preset": "paper",
+    "model.dropout": 0.0,
+    "data.length": 20,
+    "data.val_length": 5,
+    "data.crop": [64, 64],
+    "schedule.steps": 5,
+    "schedule.warmup_steps": 0,
+    "optimiser.name": "sgd",
+    "optimiser.rate": 0.02,
+    "training.batch": 4,
+    "training.freeze_batch_norm": True,
+    "training.validate_every": 3,
+    "training.log_every": 1,
+    "training.workers": 0,
+    "training.accelerator": "cpu",
+    "training.devices": 1,
+    "training.loggers": ["csv"],
+}
+
+
+def torchrun(folder, port):
+    """The command line under torchrun, two processes on this machine."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    command += ["-m", "cacseg.cli", "train", "synthetic", "-o", str(folder), "--no-progress"]
+    for key, value in SETTINGS.items():
+        command += ["--set", f"{key}={json.dumps(value)}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def difference(first, second):
+    return max(float((first[name].double() - second[name].double()).abs().max()) for name in first)
+
+
+def test_two_processes_equal_one(tmp_path, unused_port):
+    process = torchrun(tmp_path / "two", unused_port)
+    config = change(find_recipe("synthetic"), SETTINGS)
+    run(change(config, {"training.accumulate": 2}), tmp_path / "one", report=lambda text: None, progress=False)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    assert "2 at a time on 2 devices" in output
+    one, two = (cacseg.load(tmp_path / name / "last.safetensors") for name in ("one", "two"))
+    seed_all(0)
+    fresh = cacseg.create_model(**one.arguments).state_dict()
+    assert difference(fresh, one.state_dict()) > 1e-3  # it did learn something
+    assert difference(one.state_dict(), two.state_dict()) < 1e-6
+    scores = []
+    for name in ("one", "two"):
+        with (tmp_path / name / "metrics.csv").open(newline="") as file:
+            scores.append([row["val/mean_iou"] for row in csv.DictReader(file) if row["val/mean_iou"]])
+    assert len(scores[0]) == 2
+    assert scores[0] == scores[1]

@@ -1,0 +1,65 @@
+"""Starting from a saved model: all of it, all but its classifiers, or nothing."""
+
+import pytest
+import torch
+
+from cacseg.engine.initialise import CLASSIFIERS, load_weights
+from cacseg.models import create_model
+
+
+def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet"):
+    torch.manual_seed(seed)
+    return create_model("fcn", num_classes, classifier, backbone=backbone)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "model.safetensors"
+    model = make()
+    model.save(path)
+    return path, model.state_dict()
+
+
+def test_the_same_classes_give_the_same_model(saved):
+    path, before = saved
+    model = make(seed=1)
+    assert load_weights(model, path) == []
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_other_classes_are_refused_unless_the_classifiers_start_afresh(saved):
+    path, before = saved
+    model = make(5, seed=1)
+    with pytest.raises(ValueError, match=r"of 3 classes, and the data have 5. Set model.reset_classifier=true"):
+        load_weights(model, path)
+    fresh = make(5, seed=1).state_dict()
+    assert all(torch.equal(value, fresh[name]) for name, value in model.state_dict().items())
+    left = load_weights(model, path, reset_classifier=True)
+    assert sorted(left) == sorted(
+        ["classifier.weight", "classifier.bias", "auxiliary.classifier.weight", "auxiliary.classifier.bias"]
+    )
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, fresh[name] if name in left else before[name])
+
+
+def test_a_plain_model_can_become_context_aware(tmp_path):
+    make(classifier="plain").save(tmp_path / "plain.safetensors")
+    with pytest.raises(ValueError, match=r"holds a plain fcn and does not fit this context fcn.*Nothing was loaded"):
+        load_weights(make(), tmp_path / "plain.safetensors")
+    left = load_weights(make(), tmp_path / "plain.safetensors", reset_classifier=True)
+    assert left
+    assert all(name.startswith(CLASSIFIERS) and "projector" in name for name in left)
+
+
+def test_another_network_is_refused(saved):
+    model = make(backbone="resnet18")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"does not fit this context fcn: \d+ of \d+ tensors are missing"):
+        load_weights(model, saved[0], reset_classifier=True)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
+    torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "backbone.pth")
+    with pytest.raises(ValueError, match=r"use model\.backbone_weights"):
+        load_weights(make(), tmp_path / "backbone.pth")

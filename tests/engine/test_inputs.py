@@ -1,0 +1,64 @@
+import os
+
+import pytest
+
+from cacseg.engine.inputs import find_images
+
+
+@pytest.fixture
+def tree(tmp_path):
+    names = ["a/x.jpg", "a/y.PNG", "a/deep/x.tif", "b/x.jpg", "b/notes.txt", "b/.hidden.png", ".git/z.png"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    return tmp_path
+
+
+def names(found):
+    return [one.name for one in found]
+
+
+def test_a_folder_is_walked(tree):
+    assert names(find_images([tree])) == ["a/x", "a/y", "a/deep/x", "b/x"]
+    assert names(find_images([tree / "a"])) == ["x", "y", "deep/x"]
+
+
+def test_a_file_is_taken_whatever_its_suffix(tree):
+    assert names(find_images([tree / "b/notes.txt"])) == ["notes"]
+
+
+def test_equal_names_in_different_folders_stay_apart(tree):
+    assert names(find_images([tree / "a/x.jpg", tree / "b/x.jpg"])) == ["a/x", "b/x"]
+    assert names(find_images([tree / "b", tree / "a"])) == ["b/x", "a/x", "a/y", "a/deep/x"]
+    assert names(find_images([str(tree / "*/x.jpg")])) == ["a/x", "b/x"]
+    assert names(find_images([str(tree / "a/**/x.*")])) == ["deep/x", "x"]
+
+
+def test_equal_names_but_for_the_suffix_keep_it(tree):
+    for name in ("a/x.png", "a/X.bmp"):
+        (tree / name).write_bytes(b"")
+    assert names(find_images([tree / "a"])) == ["X.bmp", "x.jpg", "x.png", "y", "deep/x"]
+    (tree / "a/x.jpg.png").write_bytes(b"")
+    found = names(find_images([tree / "a"]))
+    assert len({name.lower() for name in found}) == len(found) == 6
+
+
+def test_each_image_comes_once(tree):
+    os.symlink(tree / "a/x.jpg", tree / "a/link.jpg")
+    found = find_images([tree / "a/x.jpg", tree / "a", str(tree / "a/*.jpg")])
+    assert len(found) == 3
+    assert len({one.path.resolve() for one in found}) == 3
+
+
+def test_earlier_answers_are_no_images(tree):
+    assert names(find_images([tree], out=tree / "a")) == ["b/x"]
+
+
+def test_what_is_refused(tree):
+    with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*nowhere"):
+        find_images([tree / "nowhere"])
+    with pytest.raises(FileNotFoundError, match=r"\*\.webp matches no file"):
+        find_images([str(tree / "*.webp")])
+    (tree / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"nothing to predict: no image in .*empty"):
+        find_images([tree / "empty"])

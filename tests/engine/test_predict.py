@@ -1,0 +1,236 @@
+"""Prediction as a user meets it: files in, files out, again and again, with broken ones among them."""
+
+import json
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cacseg.data import normalise
+from cacseg.engine import predict as module
+from cacseg.engine.inference import Inference
+from cacseg.engine.inputs import find_images
+from cacseg.engine.journal import Journal
+from cacseg.engine.predict import Outputs, predict_images
+from distributed_evaluation import small_model
+
+PALETTE = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return small_model()
+
+
+@pytest.fixture
+def photos(tmp_path):
+    numbers = np.random.default_rng(0)
+    folder = tmp_path / "photos"
+    for name, size in (
+        ("a/one.png", (40, 48)),
+        ("b/one.png", (33, 47)),
+        ("two.png", (40, 48)),
+        ("three.png", (40, 48)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(numbers.integers(0, 256, (*size, 3), np.uint8)).save(folder / name)
+    return folder
+
+
+def run(model, photos, out, options=None, overwrite=False, **arguments):
+    journal = Journal(out, options or {"model": "m"}, overwrite=overwrite)
+    return predict_images(model, find_images([photos], out), journal, PALETTE, **{"workers": 2, **arguments})
+
+
+def load(path):
+    with Image.open(path) as picture:
+        picture.load()
+        return picture
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def expected_logits(model, path):
+    pixels = np.asarray(load(path).convert("RGB"))
+    planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
+    with torch.no_grad():
+        return model(normalise(planes, model.mean, model.std))[0]
+
+
+def test_masks_overlays_and_maps(model, photos, tmp_path):
+    out = tmp_path / "out"
+    wanted = Outputs(overlays=True, confidence=True, entropy=True)
+    assert run(model, photos, out, outputs=wanted, batch=1) == (4, 0, [])
+    names = ["a/one", "b/one", "three", "two"]
+    assert files(out) == sorted(
+        ["index.csv", "predict.json"]
+        + [f"{kind}/{name}.png" for kind in ("masks", "confidence", "entropy") for name in names]
+        + [f"overlays/{name}.jpg" for name in names]
+    )
+    for name in names:
+        logits = expected_logits(model, photos / f"{name}.png")
+        mask = load(out / f"masks/{name}.png")
+        assert mask.mode == "P"
+        assert mask.getpalette()[:9] == [value for colour in PALETTE for value in colour]
+        assert np.array_equal(np.asarray(mask), logits.argmax(0).numpy())
+        probabilities = logits.softmax(0)
+        confidence = np.asarray(load(out / f"confidence/{name}.png")) / 255
+        assert abs(confidence - probabilities.amax(0).numpy()).max() <= 0.5 / 255 + 1e-6
+        entropy = -(probabilities * probabilities.log()).sum(0) / math.log(3)
+        assert abs(np.asarray(load(out / f"entropy/{name}.png")) / 255 - entropy.numpy()).max() < 0.5 / 255 + 1e-6
+        assert load(out / f"overlays/{name}.jpg").size == mask.size
+
+
+def test_maps_of_sixteen_bits(model, photos, tmp_path):
+    run(model, photos / "a", tmp_path / "out", outputs=Outputs(False, confidence=True, bits=16))
+    found = np.asarray(load(tmp_path / "out/confidence/one.png"))
+    expected = expected_logits(model, photos / "a/one.png").softmax(0).amax(0).numpy()
+    assert found.max() > 255
+    assert abs(found / 65535 - expected).max() <= 0.5 / 65535 + 1e-6
+
+
+@pytest.mark.parametrize("inference", [Inference(flip=True), Inference((32, 32), (16, 16))])
+def test_other_inference_and_batches_give_masks_of_the_image_size(model, photos, tmp_path, inference):
+    wanted = Outputs(overlays=False, confidence=True)
+    assert run(model, photos, tmp_path / "out", inference=inference, batch=3, outputs=wanted).written == 4
+    for name in ("a/one", "b/one", "two"):
+        assert load(tmp_path / f"out/masks/{name}.png").size == load(photos / f"{name}.png").size
+
+
+def test_a_broken_image_is_reported_and_the_rest_goes_on(model, photos, tmp_path):
+    whole = (photos / "two.png").read_bytes()
+    (photos / "broken.png").write_bytes(whole[: len(whole) // 2])
+    (photos / "empty.jpg").write_bytes(b"")
+    (photos / "text.jpg").write_text("no image")
+    found = run(model, photos, tmp_path / "out", batch=2)
+    assert found.written == 4
+    assert sorted(one.path.name for one in found.failed) == ["broken.png", "empty.jpg", "text.jpg"]
+    assert all(str(one.path) in one.reason for one in found.failed)
+    assert not (tmp_path / "out/masks/broken.png").exists()
+    assert run(model, photos, tmp_path / "out", batch=2)[:2] == (0, 4)
+
+
+def test_what_is_done_is_skipped(model, photos, tmp_path):
+    out = tmp_path / "out"
+    run(model, photos / "a", out)
+    before = (out / "masks/one.png").stat().st_mtime_ns
+    Image.fromarray(np.zeros((40, 48, 3), np.uint8)).save(photos / "a/new.png")
+    assert run(model, photos / "a", out)[:2] == (1, 1)
+    assert (out / "masks/one.png").stat().st_mtime_ns == before
+    (out / "masks/one.png").unlink()
+    assert run(model, photos / "a", out)[:2] == (1, 1)
+    assert run(model, photos / "a", out, outputs=Outputs(entropy=True))[:2] == (2, 0)
+    Image.fromarray(np.zeros((50, 48, 3), np.uint8)).save(photos / "a/one.png")  # another image under the same name
+    assert run(model, photos / "a", out)[:2] == (1, 1)
+    assert load(out / "masks/one.png").size == (48, 50)
+
+
+def test_a_stop_in_the_middle_costs_what_was_under_way(model, photos, tmp_path):
+    out = tmp_path / "out"
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, _):
+        if done == 2:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(model, photos, out, workers=0, progress=stop)
+    assert not [name for name in files(out) if name.endswith(".tmp")]
+    index = out / "index.csv"
+    index.write_bytes(index.read_bytes()[:-7])  # killed while it wrote the row of the second image
+    assert run(model, photos, out, workers=0)[:2] == (3, 1)
+    assert len(index.read_text().splitlines()) == 5
+    assert run(model, photos, out)[:2] == (0, 4)
+
+
+def test_other_options_are_refused(model, photos, tmp_path):
+    out = tmp_path / "out"
+    run(model, photos, out, {"model": "m", "window": None})
+    with pytest.raises(ValueError, match=r"made with other options \(window was None and is now \[32, 32\]\)"):
+        run(model, photos, out, {"model": "m", "window": (32, 32)})
+    assert json.loads((out / "predict.json").read_text()) == {"model": "m", "window": None}
+    again = run(model, photos, out, {"model": "m", "window": (32, 32)}, overwrite=True)
+    assert again[:2] == (4, 0)
+
+
+def test_files_of_others_are_left_alone(model, photos, tmp_path):
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/hand_made.png").write_bytes(b"precious")
+    with pytest.raises(FileExistsError, match="holds files that are no predictions"):
+        run(model, photos, tmp_path / "labels")
+    with pytest.raises(NotADirectoryError, match="is a file"):
+        run(model, photos, photos / "two.png")
+    run(model, photos / "a", tmp_path / "out")
+    with pytest.raises(FileExistsError, match=r"holds the prediction of .*a/one.png under the name one, which .*b/one"):
+        run(model, photos / "b", tmp_path / "out")
+
+
+def test_memory_that_runs_out(model, photos, tmp_path, monkeypatch):
+    """Batches are taken apart; what does not fit alone is a failure of that image."""
+    real = module.predict_each
+
+    def small_device(networks, shown, size, inference):
+        if shown[0].shape[0] > 1 or size == (33, 47):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(networks, shown, size, inference)
+
+    monkeypatch.setattr(module, "predict_each", small_device)
+    found = run(model, photos, tmp_path / "out", batch=3)
+    assert found.written == 3
+    assert [one.path.name for one in found.failed] == ["one.png"]
+    assert "an image of 47x33 did not fit into the memory of cpu. Use a smaller batch, sliding windows" in (
+        found.failed[0].reason
+    )
+
+
+def test_a_disk_that_is_full_ends_it(model, photos, tmp_path, monkeypatch):
+    def full(source, target):
+        if str(target).endswith("two.png"):
+            raise OSError(28, "No space left on device")
+        return real(source, target)
+
+    real = os.replace
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match=r"two.png could not be written .*No space left on device.*disk full"):
+        run(model, photos, tmp_path / "out")
+    assert not [name for name in files(tmp_path / "out") if name.endswith(".tmp")]
+    monkeypatch.setattr(os, "replace", real)
+    assert run(model, photos, tmp_path / "out").failed == []
+    assert (tmp_path / "out/masks/two.png").exists()
+
+
+def test_kinds_of_images(model, tmp_path):
+    """Grey, transparent, palette and 16-bit ones are read as colours, photographs are turned upright."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    numbers = np.random.default_rng(0)
+    grey = numbers.integers(0, 256, (40, 48), np.uint8)
+    Image.fromarray(grey).save(folder / "grey.png")
+    Image.fromarray(grey.astype(np.uint16) * 257).save(folder / "deep.png")
+    Image.fromarray(grey).convert("RGBA").save(folder / "clear.png")
+    Image.fromarray(grey).convert("P").save(folder / "palette.png")
+    turned = Image.fromarray(np.rot90(grey))  # as a camera held upright stores it
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(folder / "held.png", exif=exif)
+    turned.save(folder / "photo.jpg", exif=exif)
+    assert run(model, folder, tmp_path / "out").failed == []
+    masks = {path.stem: np.asarray(load(path)) for path in (tmp_path / "out/masks").iterdir()}
+    for name in ("deep", "clear", "palette"):
+        assert np.array_equal(masks[name], masks["grey"]), name
+    assert masks["photo"].shape == (40, 48)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [(dict(bits=12), "8 or 16 bits; got 12"), (dict(opacity=2.0), r"in \[0, 1\]; got 2.0")]
+)
+def test_what_is_refused(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        Outputs(**arguments)

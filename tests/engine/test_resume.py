@@ -1,0 +1,200 @@
+"""A killed run that is resumed ends with the weights of one that was left alone."""
+
+import csv
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from torch.optim import AdamW
+
+import cacseg
+import engine_runs
+from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.dryrun import DryRun
+from cacseg.engine.interrupt import Stopped
+from cacseg.engine.loaders import Loaders
+from cacseg.engine.optim import parameter_groups, polynomial
+from cacseg.engine.task import SegmentationTask
+from engine_runs import Stripes, crop_32, run, small_loaders, small_model, whole
+
+STEPS = 12
+
+
+def same(first, second):
+    """Bit for bit, down to the last optimiser state."""
+    assert type(first) is type(second)
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, second)
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        return all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def differing(folder, other):
+    """The parts of two last checkpoints that are not the same."""
+    first, second = (read_checkpoint(one / "last.ckpt") for one in (folder, other))
+    return [key for key in first if not same(first[key], second[key])]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    run(folder, STEPS)
+    return folder
+
+
+def kill(folder, workers, after_row):
+    """Starts a run of its own and kills it, workers and all, once a row of its log is there."""
+    command = [sys.executable, engine_runs.__file__, str(folder), str(workers)]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (folder / "metrics.csv").exists() and len(rows(folder)) >= after_row:
+            break
+        time.sleep(0.02)
+    assert process.poll() is None, process.stderr.read()
+    with pytest.raises(OSError, match="another process is training in"):
+        run(folder, STEPS, resume=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_killed_run_goes_on_exactly(tmp_path, alone, workers):
+    folder = tmp_path / "killed"
+    kill(folder, workers, after_row=5 + workers)
+    saved = read_checkpoint(folder / "last.ckpt")["global_step"]
+    assert 2 <= saved < STEPS
+    (folder / ".last.ckpt.1.tmp").write_bytes(b"half of a checkpoint")
+    best = run(folder, STEPS, loaders=small_loaders(workers=workers), resume=True)
+    assert best.step == STEPS
+    assert differing(folder, alone) == []
+    assert rows(folder) == rows(alone)  # none lost, none twice
+    assert not list(folder.glob(".*.tmp"))
+    for name in ("last", "best"):
+        models = [cacseg.load(one / f"{name}.safetensors").state_dict() for one in (folder, alone)]
+        assert same(*models)
+
+
+def test_the_dry_run_leaves_no_trace(tmp_path, alone, monkeypatch):
+    monkeypatch.setattr(DryRun, "on_train_start", lambda *_: None)
+    run(tmp_path / "run", STEPS)
+    assert differing(tmp_path / "run", alone) == []
+
+
+def interrupting(position):
+    """A transform that sends this process Ctrl-C when it makes the crop at a position."""
+
+    def transform(sample, generator):
+        count = next(counter)
+        if count == position:
+            os.kill(os.getpid(), signal.SIGINT)
+        return crop_32(sample, generator)
+
+    counter = iter(range(10**6))
+    return transform
+
+
+def test_ctrl_c_saves_and_the_run_goes_on_exactly(tmp_path):
+    """With averaged weights, AdamW and accumulated gradients, whose states must all come back."""
+    options = {"ema_decay": 0.8, "save_every": 100, "validate_every": 4}
+
+    def adamw_run(folder, transform=crop_32, **more):
+        task = SegmentationTask(
+            small_model(),
+            lambda network: AdamW(parameter_groups(network, 1e-3, 0.01, decay_normalisation=False)),
+            lambda step: polynomial(step, 6, 1.0, warmup_steps=3),
+        )
+        loaders = Loaders(Stripes(), Stripes("val", 2), transform, whole, batch=4, accumulate=2)
+        return run(folder, 6, task=task, loaders=loaders, **options, **more)
+
+    adamw_run(tmp_path / "alone")
+    said = []
+    # Crops 0 and 1 are the dry run's and the loader reads one part ahead: the 9th is of the second step.
+    with pytest.raises(Stopped) as stopped:
+        adamw_run(tmp_path / "stopped", interrupting(9), report=said.append)
+    assert 1 <= stopped.value.step < 4
+    assert any("stopping after this step" in line for line in said)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert read_checkpoint(tmp_path / "stopped" / "last.ckpt")["global_step"] == stopped.value.step
+    adamw_run(tmp_path / "stopped", resume=True)
+    assert differing(tmp_path / "stopped", tmp_path / "alone") == []
+    assert rows(tmp_path / "stopped") == rows(tmp_path / "alone")
+    state = read_checkpoint(tmp_path / "stopped" / "last.ckpt")
+    kept = dict(cacseg.load(tmp_path / "stopped" / "last.safetensors").state_dict())
+    assert same(kept, {name.removeprefix("model."): value for name, value in state["state_dict"].items()})
+    assert not same(kept, {name.removeprefix("model."): value for name, value in state["current_model_state"].items()})
+
+
+def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, alone):
+    """The limit on the size of files is the kernel's own, so the error is a real one."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def shrink(text):
+        if text.startswith("step 6/"):  # validated, and about to be saved
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000_000, hard))  # room for a model, not for a checkpoint
+
+    folder = tmp_path / "full"
+    try:
+        with pytest.raises(
+            OSError, match=r"last.ckpt could not be written, 5\d\.\d MB .*the one written before is whole"
+        ):
+            run(folder, STEPS, report=shrink)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert read_checkpoint(folder / "last.ckpt")["global_step"] == 4
+    assert [path.name for path in folder.iterdir() if path.suffix == ".tmp"] == []
+    run(folder, STEPS, resume=True)
+    assert differing(folder, alone) == []
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, alone):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(alone / "metrics.csv", folder)
+    assert run(folder, STEPS, resume=True).step == STEPS
+    assert differing(folder, alone) == []
+    assert rows(folder) == rows(alone)
+
+
+def test_the_best_score_so_far_is_remembered(tmp_path, alone):
+    """With a best score that no step can reach, the best model of before must stay."""
+    folder = tmp_path / "run"
+    shutil.copytree(alone, folder)
+    torch.save({**read_checkpoint(folder / "last.ckpt"), "best": 2.0, "best_step": 3}, folder / "last.ckpt")
+    (folder / "best.safetensors").write_bytes(b"the best")
+    result = run(folder, STEPS + 1, resume=True)
+    assert result == (STEPS + 1, 2.0, 3)
+    assert (folder / "best.safetensors").read_bytes() == b"the best"
+
+
+def test_a_finished_run_is_not_trained_further(tmp_path, alone):
+    before = (alone / "last.ckpt").stat().st_mtime_ns
+    said = []
+    result = run(alone, STEPS, resume=True, report=said.append)
+    assert result.step == STEPS
+    assert 0.0 < result.best_mean_iou <= 1.0
+    assert "is finished: 12 of 12 steps are done" in said[0]
+    assert (alone / "last.ckpt").stat().st_mtime_ns == before
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path, alone):
+    shutil.copytree(alone, tmp_path / "run")
+    content = (tmp_path / "run" / "last.ckpt").read_bytes()
+    (tmp_path / "run" / "last.ckpt").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read"):
+        run(tmp_path / "run", STEPS + 1, resume=True)

@@ -1,0 +1,208 @@
+"""What a run does with bad numbers, bad data and bad places, and that it learns from good ones."""
+
+import csv
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import cacseg
+from cacseg.data import Sample
+from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.preflight import check_crop, check_data, check_folder, check_model, check_space
+from engine_runs import Stripes, run, small_loaders, small_model, small_task
+
+
+def test_a_run_learns_and_leaves_its_files(tmp_path):
+    """Plain and quick: stripes are told apart by their brightness."""
+    model = small_model(classifier="plain", output_stride=8)
+    task = small_task(model, steps=30, rate=0.05, channels_last=True)
+    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
+    options = {"validate_every": 15, "save_every": 100, "log_every": 5}
+    said = []
+    result = run(tmp_path / "run", 30, task=task, loaders=loaders, report=said.append, **options)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["loss/total"]) for row in rows if row["loss/total"]]
+    assert len(losses) == 6
+    assert losses[-1] < 0.7 * losses[0]
+    scores = {int(row["step"]): float(row["val/mean_iou"]) for row in rows if row["val/mean_iou"]}
+    assert set(scores) == {15, 30}
+    assert result.best_mean_iou == max(scores.values()) > 0.3
+    assert result.best_step == max(scores, key=scores.get)
+    assert [line.split(":")[0] for line in said] == ["starting", "step 15/30", "step 30/30"]
+    names = {path.name for path in (tmp_path / "run").glob("[!.]*")}
+    assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv"}
+    saved = cacseg.load(tmp_path / "run" / "last.safetensors")
+    assert all(torch.equal(value, saved.state_dict()[name]) for name, value in task.model.state_dict().items())
+
+
+def spoiling(task, step):
+    """A report that makes the gradients of one bias NaN after the validation of a step."""
+
+    def report(text):
+        if text.startswith(f"step {step}/"):
+            task.model.classifier.bias.register_hook(lambda gradient: gradient * float("nan"))
+
+    return report
+
+
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+    """Step 4 makes a bias NaN, so the losses that read it are NaN at step 5; oracle and auxiliary do not read it."""
+    task = small_task()
+    with pytest.raises(ValueError, match=r"not finite at step 5: plain, context, distillation, total\. Nothing of it"):
+        run(tmp_path / "run", 8, task=task, save_every=100, report=spoiling(task, 3))
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 3
+
+
+def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
+    task = small_task()
+    with pytest.raises(ValueError, match=r"weights are not finite after step 4, 1 of \d+ tensors \(classifier.bias\)"):
+        run(tmp_path / "run", 8, task=task, save_every=2, report=spoiling(task, 3))
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 3
+    assert torch.isfinite(cacseg.load(tmp_path / "run" / "last.safetensors").classifier.bias).all()
+
+
+def test_mixed_precision_and_clipping_run(tmp_path):
+    result = run(tmp_path / "run", 2, precision="bf16", clip=0.1, log_every=1)
+    assert result.step == 2
+
+
+def test_compile_runs(tmp_path, monkeypatch):
+    """Traced for real; the code generator, which takes minutes, is torch's own business."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    task = small_task(small_model(classifier="plain", auxiliary=False), steps=1, compile=True)
+    assert run(tmp_path / "run", 1, task=task).step == 1
+    assert all(not name.startswith("_orig") for name in task.model.state_dict())
+
+
+def test_frozen_statistics_stay(tmp_path):
+    model = small_model()
+    before = {name: value.clone() for name, value in model.named_buffers() if "running" in name}
+    weight = model.backbone.net.bn1.weight.clone()
+    run(tmp_path / "run", 2, task=small_task(model, steps=2, freeze_batch_norm=True))
+    assert before
+    assert all(torch.equal(value, before[name]) for name, value in model.named_buffers() if name in before)
+    assert not torch.equal(model.backbone.net.bn1.weight, weight)
+
+
+class Wrong(Stripes):
+    """One image of which is not like the others."""
+
+    def __init__(self, split, length, bad):
+        super().__init__(split, length)
+        self.bad = bad
+
+    def read(self, index):
+        sample = super().read(index)
+        labels = sample.labels.copy()
+        if self.bad == "ignored":
+            labels[:] = 255
+        elif (self.bad == "late" and index == 7) or self.bad == "validation":
+            labels[0, 0] = 9
+        return Sample(sample.image, labels)
+
+
+def test_a_validation_image_is_tried_before_the_first_step(tmp_path):
+    with pytest.raises(ValueError, match=r"ignore index 255; got 9 \(stripes, val: image_000\)"):
+        run(tmp_path / "run", loaders=small_loaders(validation=Wrong("val", 2, "validation")))
+    assert not (tmp_path / "run" / "metrics.csv").exists()
+
+
+def test_too_little_memory_is_said_in_the_dry_run(tmp_path, monkeypatch):
+    def full(batch):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 80 GiB")
+
+    task = small_task()
+    monkeypatch.setattr(task, "losses", full)
+    with pytest.raises(ValueError, match=r"too little memory for 4 images of 32x32 at a time.*training\.accumulate"):
+        run(tmp_path / "run", task=task)
+
+
+def test_labels_that_are_all_ignored_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="every pixel of the first 4 crops is 255, the ignore index"):
+        run(tmp_path / "run", loaders=small_loaders(Wrong("train", 5, "ignored")))
+
+
+def test_a_bad_image_read_by_a_worker_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"^labels must be in \[0, 3\).*got 9 \(stripes, train: image_007\)") as error:
+        run(tmp_path / "run", 20, loaders=small_loaders(Wrong("train", 10, "late"), workers=1), validate_every=100)
+    assert "Traceback" not in str(error.value)
+
+
+def test_an_empty_split_and_an_ignored_class_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="a split must have images; 'val' of stripes has none"):
+        run(tmp_path / "run", loaders=small_loaders(validation=Stripes("val", 0)))
+    data = Stripes()
+    data.ignore_index = 1
+    with pytest.raises(ValueError, match="must not be a class; got 1, which is 'right' of the 3 classes"):
+        check_data(data, data)
+    with pytest.raises(ValueError, match="same classes and ignore index; got 3 classes, 255 and 3, 1"):
+        check_data(Stripes(), data)
+    with pytest.raises(ValueError, match="ignore the same label; got 255 and 1"):
+        check_model(small_model(), data)
+
+
+def test_another_number_of_classes_is_refused(tmp_path):
+    torch.manual_seed(0)
+    task = small_task(cacseg.create_model("fcn", 5, backbone="test_resnet"))
+    with pytest.raises(ValueError, match="got 5 for the 3 of stripes"):
+        run(tmp_path / "run", task=task)
+
+
+def test_a_batch_is_split_evenly_or_not_at_all(tmp_path):
+    with pytest.raises(ValueError, match="got 4 images for 1 devices times 3"):
+        run(tmp_path / "run", loaders=small_loaders(accumulate=3))
+
+
+def test_batch_statistics_cannot_be_synchronised_on_cpus(tmp_path):
+    with pytest.raises(ValueError, match=r"needs CUDA devices; got 2 of type cpu.*training\.freeze_batch_norm=true"):
+        run(tmp_path / "run", devices=2)
+
+
+def test_folders_that_cannot_be_used(tmp_path):
+    check_folder(tmp_path / "new" / "run", resume=False)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FileExistsError, match="not empty; a run is never overwritten"):
+        check_folder(tmp_path, resume=False)
+    with pytest.raises(NotADirectoryError, match="is a file; a run needs a folder"):
+        check_folder(tmp_path / "file", resume=False)
+    with pytest.raises(FileNotFoundError, match="there is no run to resume"):
+        check_folder(tmp_path / "nowhere", resume=True)
+    with pytest.raises(PermissionError, match="/proc cannot be written to"):
+        check_folder(Path("/proc/run"), resume=False)
+
+
+def test_a_disk_without_room_is_refused_before_training(tmp_path):
+    check_space(tmp_path / "run", 1000, 1000)
+    with pytest.raises(OSError, match=r"room for the checkpoints, about 2000000000\.00 GB .* GB are free"):
+        check_space(tmp_path / "run", 10**18, 0)
+
+
+@pytest.mark.parametrize(
+    ("crop", "scale", "ratios", "fits"),
+    [
+        ((100, 100), None, (0.5, 1.0), True),
+        ((101, 100), None, (0.5, 1.0), False),
+        ((200, 200), None, (0.5, 2.0), True),
+        ((512, 512), (2048, 512), (0.5, 2.0), True),
+        ((1025, 512), (2048, 512), (0.5, 2.0), False),
+    ],
+)
+def test_a_crop_that_no_image_fills_is_refused(crop, scale, ratios, fits):
+    sizes = [(100, 150)]
+    if fits:
+        check_crop(crop, scale, ratios, sizes)
+    else:
+        with pytest.raises(ValueError, match="must fit into an image at its largest"):
+            check_crop(crop, scale, ratios, sizes)
+
+
+def test_wandb_is_asked_for_only_where_it_is(tmp_path):
+    with pytest.raises(ModuleNotFoundError, match="pip install wandb"):
+        run(tmp_path / "run", loggers=("wandb",))
+
+
+def test_fewer_steps_than_an_interval_still_validate(tmp_path):
+    assert run(tmp_path / "run", 1, validate_every=50).best_step == 1

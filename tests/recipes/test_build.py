@@ -1,0 +1,154 @@
+"""From a configuration to a run, on folders of pictures."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import cacseg
+from cacseg.engine.atomic import read_checkpoint
+from cacseg.recipes import change, find_recipe
+from cacseg.recipes.build import make_model, open_split, run
+from cacseg.recipes.files import read_config
+
+SMALL = {
+    "model.name": "fcn",
+    "model.backbone": "test_resnet",
+    "data.crop": [32, 32],
+    "schedule.steps": 2,
+    "schedule.warmup_steps": 0,
+    "training.batch": 2,
+    "training.workers": 0,
+    "training.validate_every": 1,
+    "training.log_every": 1,
+    "training.accelerator": "cpu",
+    "training.devices": 1,
+    "training.loggers": ["csv"],
+}
+
+
+def make_folder(root, classes=("grass", "road", "sky"), value=None):
+    """Three training and two validation images of 40x48."""
+    generator = np.random.default_rng(0)
+    for split, count in (("train", 3), ("val", 2)):
+        for kind in ("images", "labels"):
+            (root / kind / split).mkdir(parents=True, exist_ok=True)
+        for index in range(count):
+            labels = generator.integers(0, len(classes), (5, 6)).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+            if value is not None:
+                labels[:4] = value
+            image = labels[..., None] * 60 + generator.integers(0, 50, (40, 48, 3)).astype(np.uint8)
+            cv2.imwrite(str(root / "images" / split / f"{index}.png"), image)
+            cv2.imwrite(str(root / "labels" / split / f"{index}.png"), labels)
+    (root / "classes.txt").write_text("\n".join(classes) + "\n")
+    return root
+
+
+def small(root, **changes):
+    return change(find_recipe("folder"), {**SMALL, "data.root": str(root), **changes})
+
+
+def quiet(config, folder, **options):
+    return run(config, folder, recipe="folder", report=lambda text: None, progress=False, **options)
+
+
+def test_a_folder_of_one_s_own_trains_and_its_model_loads(tmp_path):
+    config = small(make_folder(tmp_path / "data"))
+    result = quiet(config, tmp_path / "run")
+    assert result.step == 2
+    model = cacseg.load(tmp_path / "run" / "best.safetensors")
+    assert model.class_names == ["grass", "road", "sky"]
+    assert len(model.palette) == 3
+    saved = read_config(tmp_path / "run")
+    assert saved.config == config
+    assert saved.model_arguments == model.arguments
+
+
+def test_resuming_asks_for_the_same_run(tmp_path):
+    root = make_folder(tmp_path / "data")
+    config = small(root)
+    quiet(config, tmp_path / "run")
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(
+        ValueError, match=r"resumed as it was started: schedule.steps was 2, now 3; training.seed was 0"
+    ):
+        quiet(change(config, {"schedule.steps": 3, "training.seed": 5}), tmp_path / "run", resume=True)
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        quiet(config, tmp_path / "run")
+    assert quiet(change(config, {"training.workers": 3}), tmp_path / "run", resume=True).step == 2
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_a_resumed_run_does_not_need_the_files_it_started_from(tmp_path):
+    root = make_folder(tmp_path / "data")
+    quiet(small(root), tmp_path / "first")
+    weights = tmp_path / "first" / "best.safetensors"
+    config = small(root, **{"model.weights": str(weights), "schedule.steps": 3})
+    quiet(config, tmp_path / "second")
+    weights.unlink()
+    assert quiet(config, tmp_path / "second", resume=True).step == 3
+
+
+def test_fine_tuning_starts_from_the_weights(tmp_path):
+    root = make_folder(tmp_path / "data")
+    data = open_split(small(root).data, "train")
+    torch.manual_seed(3)
+    start = cacseg.create_model("fcn", 3, backbone="test_resnet", mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.5))
+    start.save(tmp_path / "start.safetensors")
+    said = []
+    model = make_model(small(root, **{"model.weights": str(tmp_path / "start.safetensors")}).model, data, said.append)
+    assert all(torch.equal(value, start.state_dict()[name]) for name, value in model.state_dict().items())
+    assert model.mean == (0.1, 0.2, 0.3)
+    assert said == [f"weights of {tmp_path / 'start.safetensors'}"]
+
+
+def test_weights_of_another_class_count_are_refused_before_training(tmp_path):
+    root = make_folder(tmp_path / "data")
+    torch.manual_seed(0)
+    cacseg.create_model("fcn", 7, backbone="test_resnet").save(tmp_path / "seven.safetensors")
+    config = small(root, **{"model.weights": str(tmp_path / "seven.safetensors")})
+    with pytest.raises(ValueError, match=r"seven.safetensors is a model of 7 classes, and the data have 3"):
+        quiet(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert quiet(change(config, {"model.reset_classifier": True}), tmp_path / "run").step == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("classes", r"classes\.txt"),
+        ("split", "no split 'val'"),
+        ("value", "holds the label 9 in"),
+        ("ignore", "ignore_index must be no class number; 1 is"),
+        ("crop", "the crop must fit into an image at its largest; got 512x512"),
+        ("root", "no data set at"),
+    ],
+)
+def test_bad_data_stop_before_anything_is_written(tmp_path, wrong, words):
+    root = make_folder(tmp_path / "data", value=9 if wrong == "value" else None)
+    changes = {"ignore": {"data.ignore_index": 1}, "crop": {"data.crop": [512, 512]}}.get(wrong, {})
+    if wrong == "classes":
+        (root / "classes.txt").unlink()
+    elif wrong == "split":
+        for kind in ("images", "labels"):
+            for path in (root / kind / "val").iterdir():
+                path.unlink()
+            (root / kind / "val").rmdir()
+    elif wrong == "root":
+        root = tmp_path / "nowhere"
+    with pytest.raises((ValueError, OSError), match=words) as error:
+        quiet(small(root, **changes), tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_given_backbone_weights_bring_their_preprocessing(tmp_path):
+    root = make_folder(tmp_path / "data")
+    torch.manual_seed(0)
+    net = cacseg.create_model("fcn", 3, backbone="test_resnet").backbone.net
+    torch.save(net.state_dict(), tmp_path / "backbone.pth")
+    half = [0.5, 0.5, 0.5]
+    changes = {"model.backbone_weights": str(tmp_path / "backbone.pth"), "model.mean": half, "model.std": half}
+    quiet(small(root, **changes), tmp_path / "run")
+    assert cacseg.load(tmp_path / "run" / "last.safetensors").mean == (0.5, 0.5, 0.5)
+    assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 2

@@ -1,0 +1,46 @@
+"""Street scenes from given MobileNetV2 weights (ImageNet, de-quantised): 50 steps on a CPU."""
+
+import csv
+import os
+from pathlib import Path
+
+import pytest
+
+from cacseg.recipes import change, find_recipe
+from cacseg.recipes.build import run
+
+SHARED = Path(os.environ.get("CACSEG_SHARED", Path(__file__).parents[3] / "shared"))
+HALF = [0.5, 0.5, 0.5]
+
+
+@pytest.mark.slow
+def test_fifty_steps_on_camvid(tmp_path):
+    root, weights = SHARED / "data" / "camvid", SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    if not root.is_dir() or not weights.is_file():
+        pytest.skip(f"CamVid and MobileNetV2's weights are not in {SHARED}; set CACSEG_SHARED to their folder")
+    changes = {
+        "data.root": str(root),
+        "data.scale": [240, 180],
+        "data.crop": [128, 192],
+        "data.val_scale": [240, 180],
+        "model.backbone_weights": str(weights),
+        "model.padding": "same",
+        "model.mean": HALF,
+        "model.std": HALF,
+        "schedule.steps": 50,
+        "schedule.warmup_steps": 5,
+        "training.batch": 4,
+        "training.log_every": 5,
+        "training.workers": 0,
+        "training.accelerator": "cpu",
+        "training.devices": 1,
+        "training.loggers": ["csv"],
+    }
+    said = []
+    result = run(change(find_recipe("camvid"), changes), tmp_path / "run", report=said.append, progress=False)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
+    print(*said, sep="\n")
+    assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
+    # One class everywhere scores at most 1/11 (its IoU); 50 steps of 4 see every second image once.
+    assert result.best_mean_iou > 0.12

@@ -1,0 +1,91 @@
+"""Settings by name, checked by type."""
+
+import pytest
+from pydantic import ValidationError
+
+from cacseg.recipes import change, find_recipe
+from cacseg.recipes.config import flat, parse_setting
+from cacseg.recipes.files import differences, read_config, write_config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("optimiser.rate=0.001", 0.001),
+        ("optimiser.rate = 1e-3", 0.001),
+        ("data.crop=256,512", (256, 512)),
+        ("data.crop=[256, 512]", (256, 512)),
+        ("model.weights=runs/a/best.safetensors", "runs/a/best.safetensors"),
+        ("training.ema_decay=none", None),
+        ("training.compile=True", True),
+        ("training.loggers=csv,tensorboard", ("csv", "tensorboard")),
+        ("training.devices=auto", "auto"),
+        ("training.devices=4", 4),
+        ("optimiser.multipliers.backbone=0.1", {"backbone": 0.1}),
+        ('model.loss_arguments={"kl_weight": 0.5}', {"kl_weight": 0.5}),
+    ],
+)
+def test_a_setting_reads_as_its_type(text, value):
+    key, given = parse_setting(text)
+    config = change(find_recipe("synthetic"), {key: given})
+    section, field = key.split(".")[:2]
+    assert getattr(getattr(config, section), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("optimizer.rate=1", "no setting 'optimizer.rate'. Did you mean optimiser.rate"),
+        ("rate=1", "no setting 'rate'. Did you mean"),
+        ("optimiser.rate=fast", "optimiser.rate: input should be a valid number.*got 'fast'"),
+        ("optimiser.rate=-1", "optimiser.rate: input should be greater than 0; got -1"),
+        ("schedule.steps=1.5", "schedule.steps: input should be a valid integer"),
+        ("training.precision=fp8", "training.precision: input should be 'fp32', 'tf32', 'bf16' or 'fp16'; got 'fp8'"),
+        ("data.crop=512", "data.crop: input should be a valid tuple; got 512"),
+        ("optimiser.rate.x=1", "no setting 'optimiser.rate.x'"),
+        ("model=fcn", "no setting 'model'"),
+        ("optimiser.rate", "must be key=value; got 'optimiser.rate'"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(text, words):
+    with pytest.raises(ValueError, match=words) as error:
+        change(find_recipe("synthetic"), dict([parse_setting(text)]))
+    assert "\n" not in str(error.value)
+
+
+def test_a_configuration_cannot_be_changed_in_place():
+    config = find_recipe("folder")
+    with pytest.raises(ValidationError, match="frozen"):
+        config.optimiser.rate = 1.0
+
+
+def test_a_recipe_derives_from_another():
+    derived = change(find_recipe("camvid"), {"data.root": "streets", "schedule.steps": 20_000})
+    before, after = dict(flat(find_recipe("camvid"))), dict(flat(derived))
+    assert {key for key in before if before[key] != after[key]} == {"data.root", "schedule.steps"}
+
+
+def test_the_saved_configuration_reads_again(tmp_path):
+    config = change(find_recipe("ade20k/upernet_swin_tiny"), {"optimiser.multipliers.backbone": 0.1})
+    write_config(tmp_path, "ade20k/upernet_swin_tiny", config, {"name": "upernet_swin_tiny"})
+    for place in (tmp_path, tmp_path / "config.json"):
+        saved = read_config(place)
+        assert saved.config == config
+        assert saved.recipe == "ade20k/upernet_swin_tiny"
+    (tmp_path / "config.json").write_text('{"format": "something"}')
+    with pytest.raises(ValueError, match=r"config.json is no configuration of a run"):
+        read_config(tmp_path)
+    with pytest.raises(FileNotFoundError, match="is no folder of a run"):
+        read_config(tmp_path / "other")
+
+
+def test_what_a_resumed_run_may_change():
+    config = find_recipe("synthetic")
+    harmless = {"training.workers": 7, "training.devices": 2, "data.root": "elsewhere", "training.log_every": 1}
+    assert differences(config, change(config, harmless)) == []
+    changed = change(config, {"optimiser.rate": 0.5, "schedule.steps": 7, "training.batch": 2})
+    assert differences(config, changed) == [
+        "optimiser.rate was 0.001, now 0.5",
+        "schedule.steps was 400, now 7",
+        "training.batch was 8, now 2",
+    ]

@@ -1,0 +1,30 @@
+"""What docs/training.md says of settings and recipes is so."""
+
+import re
+from pathlib import Path
+
+from cacseg.recipes import RECIPES, find_recipe
+from cacseg.recipes.config import flat
+from cacseg.recipes.files import HARMLESS
+from cacseg.recipes.named import PAPER_DATA
+
+TEXT = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+
+
+def test_every_setting_that_is_named_exists():
+    known = {key for key, _ in flat(find_recipe("folder"))}
+    named = set(re.findall(r"\b((?:model|data|optimiser|schedule|training)\.[a-z_]+)\b", TEXT)) - {"models.md"}
+    assert len(named) > 20
+    assert named <= known
+
+
+def test_every_setting_that_may_change_is_named():
+    section = TEXT.split("These may differ:")[1].split("The number of steps")[0]
+    assert set(re.findall(r"`([a-z_.]+)`", section)) - {"training"} == {
+        key if not key.startswith("training.") else key.removeprefix("training.") for key in HARMLESS
+    }
+
+
+def test_every_recipe_is_in_the_table():
+    for name in (*PAPER_DATA, *(name for name in RECIPES if "/" not in name)):
+        assert f"`{name}`" in TEXT

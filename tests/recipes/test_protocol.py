@@ -1,0 +1,49 @@
+from pathlib import Path
+
+import pytest
+
+from cacseg.recipes.config import change
+from cacseg.recipes.demo import demo
+from cacseg.recipes.files import write_config
+from cacseg.recipes.named import folder
+from cacseg.recipes.protocol import data_of_run, data_to_evaluate
+
+
+def test_a_named_data_set_has_its_published_protocol():
+    data = data_to_evaluate(Path("model.safetensors"), name="pascal_context59", root="voc")
+    assert (data.root, data.val_split) == ("voc", "val")
+    assert (data.val_scale, data.window, data.stride) == ((520, 520), (480, 480), (320, 320))
+    data = data_to_evaluate(Path("model.safetensors"), name="ade20k", root="ade", split="train")
+    assert (data.val_scale, data.window, data.val_split) == ((2048, 512), None, "train")
+
+
+def test_others_are_shown_as_they_are():
+    for name in (None, "folder", "camvid"):
+        data = data_to_evaluate(Path("model.safetensors"), name=name, root="here")
+        assert (data.name, data.val_scale, data.window) == (name or "folder", None, None)
+
+
+def test_a_run_knows_its_data(tmp_path):
+    config = change(
+        folder(), {"data.root": "mine", "data.val_split": "dev", "data.window": (64, 64), "data.stride": (32, 32)}
+    )
+    write_config(tmp_path, "folder", config, {})
+    weights = tmp_path / "best.safetensors"
+    assert data_of_run(weights) == config.data == data_to_evaluate(weights)
+    assert data_to_evaluate(weights, root="moved").root == "moved"
+    assert data_to_evaluate(weights, root="moved").window == (64, 64)
+    assert data_to_evaluate(weights, split="test").val_split == "test"
+    other = data_to_evaluate(weights, name="ade20k", root="ade")
+    assert (other.window, other.val_scale, other.val_split) == (None, (2048, 512), "val")
+
+
+def test_what_nothing_is_known_of(tmp_path):
+    with pytest.raises(ValueError, match=r"nothing says what .* was trained on: give the data set with --data"):
+        data_to_evaluate(tmp_path / "model.safetensors")
+
+
+def test_both_models_of_the_demo_differ_in_the_classifier_alone():
+    plain, context = (demo(kind, seed=3).model_dump() for kind in ("plain", "context"))
+    assert plain["model"].pop("classifier") == "plain"
+    assert context["model"].pop("classifier") == "context"
+    assert plain == context

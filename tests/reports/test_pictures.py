@@ -1,0 +1,73 @@
+"""Pictures: what can be checked without eyes. They were looked at, with 6, 21 and 150 classes."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cacseg.data import Sample
+from cacseg.reports.confusion import confusion_picture
+from cacseg.reports.sheets import LEFT_OUT, RIGHT, WRONG, comparison_sheet, errors
+
+
+def open_picture(content):
+    with Image.open(io.BytesIO(content)) as picture:
+        picture.load()
+        return np.asarray(picture.convert("RGB"))
+
+
+@pytest.mark.parametrize("n", [2, 6, 60])
+def test_confusion_picture(n):
+    counts = torch.eye(n, dtype=torch.long) * 90 + 1
+    names = [f"class {k}" for k in range(n)]
+    picture = open_picture(confusion_picture(counts, names, "a title"))
+    assert min(picture.shape[:2]) > 300
+    assert max(picture.shape[:2]) < 4000
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def test_a_class_without_labels_has_a_grey_row():
+    counts = torch.eye(3, dtype=torch.long) * 10
+    full = open_picture(confusion_picture(counts, "abc", ""))
+    counts[1] = 0
+    part = open_picture(confusion_picture(counts, "abc", ""))
+    grey = (217, 217, 217)  # 0.85
+    assert (full == grey).all(-1).sum() < 100
+    assert (part == grey).all(-1).sum() > 5000
+
+
+def test_errors_are_red_where_they_are():
+    labels = np.array([[0, 1], [2, 255]], np.uint8)
+    predicted = np.array([[0, 2], [2, 0]], np.uint8)
+    found = errors(predicted, labels, 255)
+    assert found.tolist() == [[list(RIGHT), list(WRONG)], [list(RIGHT), list(LEFT_OUT)]]
+
+
+def test_a_sheet_shows_every_sample_and_the_classes_that_occur():
+    numbers = np.random.default_rng(0)
+    palette = [(250, 0, 0), (0, 250, 0), (0, 0, 250), (250, 0, 250)]
+    samples = [
+        Sample(numbers.integers(0, 256, (*size, 3), np.uint8), numbers.integers(0, 2, size, np.uint8))
+        for size in ((40, 60), (60, 40))
+    ]
+    masks = [[np.full(one.labels.shape, 2, np.uint8) for one in samples]] * 2
+    arguments = dict(class_names=["a", "b", "c", "d"], palette=palette, height=64)
+    sheet = comparison_sheet(samples, ["first", "second"], masks, ["one", "two"], **arguments)
+    assert sheet.dtype == np.uint8
+    assert sheet.shape[0] > 2 * 64
+    assert sheet.shape[1] >= 6 * 64 * 2 / 3
+    colours = {tuple(colour) for colour in np.unique(sheet.reshape(-1, 3), axis=0).tolist()}
+    assert palette[2] in colours
+    assert palette[3] not in colours  # occurs nowhere, so it is not in the legend either
+    assert WRONG in colours
+
+
+def test_a_panorama_does_not_widen_the_sheet():
+    widths = []
+    for width in (80, 800):
+        sample = Sample(np.zeros((40, width, 3), np.uint8), np.zeros((40, width), np.uint8))
+        arguments = dict(class_names=["a"], palette=[(9, 9, 9)], height=64)
+        widths.append(comparison_sheet([sample], ["x"], [[sample.labels]], ["one"], **arguments).shape[1])
+    assert widths[0] == widths[1]

@@ -1,0 +1,98 @@
+import csv
+import io
+import json
+import math
+
+import pytest
+import torch
+from rich.console import Console
+
+from cacseg.engine.evaluate import Evaluation, ImageResult
+from cacseg.metrics import scores, tally
+from cacseg.reports.tables import as_json, class_csv, class_table, confusion_csv, image_csv, markdown, summary_table
+
+NAMES = ("sky", "road, wet", "a|b", "never")
+
+
+@pytest.fixture
+def found():
+    """Three images with known counts; the last class is nowhere."""
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 50, (2, 3, 4, 4), generator=generator)  # [answer, image, labelled, predicted]
+    counts[..., 3, :] = 0
+    counts[..., :, 3] = 0
+    counts[:, 1] = 0  # an image without labels
+    images = tuple(
+        ImageResult(k, f"folder/image{k}", (20, 30), {"plain": tally(counts[0, k]), "context": tally(counts[1, k])})
+        for k in range(3)
+    )
+    return Evaluation(NAMES, {"plain": counts[0].sum(0), "context": counts[1].sum(0)}, images)
+
+
+def rendered(table):
+    console = Console(file=io.StringIO(), width=120)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_tables_carry_the_scores_in_percent(found):
+    text = rendered(class_table(found))
+    iou = found.scores("context").iou
+    for name, value in zip(NAMES[:3], iou[:3].tolist(), strict=True):
+        line = next(line for line in text.splitlines() if name in line)
+        assert f"{100 * value:.1f}" in line
+    assert "-" in next(line for line in text.splitlines() if "never" in line)
+    text = rendered(summary_table({"first": found.scores("plain"), "second": found.scores("context")}, "a title"))
+    assert "a title" in text
+    assert f"{100 * found.scores('plain').mean_iou:.1f}" in next(line for line in text.splitlines() if "first" in line)
+
+
+def test_markdown(found):
+    text = markdown(found, "ade20k val")
+    assert text.startswith("# ade20k val\n")
+    assert f"| context | {100 * found.scores().mean_iou:.1f} |" in text
+    assert "| a\\|b |" in text
+    widths = {line.replace("\\|", "").count("|") for line in text.split("## Classes")[1].strip().splitlines()}
+    assert len(widths) == 1
+
+
+def test_json_round_trip_without_nan(found):
+    content = json.loads(json.dumps(as_json(found), allow_nan=False))
+    assert content["answer"] == "context"
+    assert content["images"] == 3
+    context = content["answers"]["context"]
+    assert context["mean_iou"] == scores(found.counts["context"]).mean_iou
+    assert context["classes"][3] == {
+        "name": "never",
+        "iou": None,
+        "accuracy": None,
+        "labelled_pixels": 0,
+        "predicted_pixels": 0,
+    }
+    assert context["classes"][0]["labelled_pixels"] == int(found.counts["context"][0].sum())
+
+
+def test_csv_of_images_has_the_worst_first_and_the_unlabelled_last(found):
+    rows = list(csv.DictReader(io.StringIO(image_csv(found))))
+    assert rows[-1]["image"] == "folder/image1"
+    assert rows[-1]["mean_iou_context"] == ""
+    values = [float(row["mean_iou_context"]) for row in rows[:-1]]
+    assert values == sorted(values)
+    for row in rows[:-1]:
+        image = found.images[int(row["index"])]
+        assert float(row["mean_iou_plain"]) == pytest.approx(image.scores("plain").mean_iou, abs=1e-6)
+        assert (row["width"], row["height"]) == ("30", "20")
+
+
+def test_csv_of_classes_and_counts(found):
+    rows = list(csv.DictReader(io.StringIO(class_csv(found))))
+    assert [row["class"] for row in rows] == list(NAMES)
+    plain = found.scores("plain")
+    for k, row in enumerate(rows[:3]):
+        assert float(row["iou_plain"]) == pytest.approx(plain.iou[k].item(), abs=1e-6)
+        assert float(row["accuracy_plain"]) == pytest.approx(plain.accuracy[k].item(), abs=1e-6)
+    assert rows[3]["iou_plain"] == rows[3]["accuracy_plain"] == ""
+    table = list(csv.reader(io.StringIO(confusion_csv(found, "plain"))))
+    assert table[0][1:] == list(NAMES)
+    assert [[int(cell) for cell in row[1:]] for row in table[1:]] == found.counts["plain"].tolist()
+    assert not math.isnan(plain.mean_iou)

@@ -1,0 +1,152 @@
+"""Counts and scores against loops over pixels, the policies for ignored and absent, and what must not change them."""
+
+import math
+
+import pytest
+import torch
+
+from cacseg.metrics import Tally, confusion, scores, tally
+
+
+def naive_counts(predictions, labels, num_classes, ignore_index):
+    counts = [[0] * num_classes for _ in range(num_classes)]
+    for label, prediction in zip(labels.flatten().tolist(), predictions.flatten().tolist(), strict=True):
+        if label != ignore_index:
+            counts[label][prediction] += 1
+    return torch.tensor(counts)
+
+
+def naive_mean_iou(predictions, labels, num_classes, ignore_index):
+    """From sets of pixels, without any matrix."""
+    pixels = [
+        (place, label, prediction)
+        for place, (label, prediction) in enumerate(
+            zip(labels.flatten().tolist(), predictions.flatten().tolist(), strict=True)
+        )
+        if label != ignore_index
+    ]
+    found = []
+    for k in range(num_classes):
+        true = {place for place, label, _ in pixels if label == k}
+        said = {place for place, _, prediction in pixels if prediction == k}
+        if true | said:
+            found.append(len(true & said) / len(true | said))
+    return sum(found) / len(found)
+
+
+def draw(num_classes=5, shape=(3, 9, 7), ignore_index=255, dtype=torch.long, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, num_classes, shape, generator=generator)
+    predictions = torch.where(
+        torch.rand(shape, generator=generator) < 0.6, labels, torch.randint(0, num_classes, shape, generator=generator)
+    )
+    labels[torch.rand(shape, generator=generator) < 0.2] = ignore_index
+    return predictions, labels.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.uint8])
+@pytest.mark.parametrize(("num_classes", "ignore_index"), [(5, 255), (150, 255), (5, 2), (2, 0), (19, 19)])
+def test_equals_a_naive_count(num_classes, ignore_index, dtype):
+    predictions, labels = draw(num_classes, ignore_index=ignore_index, dtype=dtype)
+    counts = confusion(predictions, labels, num_classes, ignore_index)
+    assert counts.dtype == torch.int64
+    assert torch.equal(counts, naive_counts(predictions, labels, num_classes, ignore_index))
+    expected = naive_mean_iou(predictions, labels, num_classes, ignore_index)
+    assert scores(counts).mean_iou == pytest.approx(expected, abs=1e-15)
+
+
+def test_equals_torchmetrics():
+    from cacseg._torchvision import ensure_torchvision_imports
+
+    ensure_torchvision_imports()
+    from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+    predictions, labels = draw(7)
+    expected = multiclass_confusion_matrix(predictions, labels, 7, ignore_index=255)
+    assert torch.equal(confusion(predictions, labels, 7), expected)
+
+
+@pytest.mark.gpu
+def test_counts_on_a_gpu_are_those_of_the_cpu_and_wait_for_nobody():
+    predictions, labels = draw(150, (2, 64, 64))
+    expected = confusion(predictions, labels, 150)
+    predictions, labels = predictions.cuda(), labels.cuda()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        counts = confusion(predictions, labels, 150)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(counts.cpu(), expected)
+
+
+def test_counts_add_up_over_any_split():
+    predictions, labels = draw(shape=(4, 8, 8))
+    whole = confusion(predictions, labels, 5)
+    images = sum(confusion(p, y, 5) for p, y in zip(predictions, labels, strict=True))
+    halves = sum(confusion(predictions[..., part], labels[..., part], 5) for part in (slice(0, 3), slice(3, None)))
+    assert torch.equal(whole, images)
+    assert torch.equal(whole, halves)
+
+
+def test_renaming_the_classes_renames_the_scores():
+    predictions, labels = draw()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    renamed = torch.where(labels == 255, 255, order[labels.clamp(max=4)])
+    before, after = scores(confusion(predictions, labels, 5)), scores(confusion(order[predictions], renamed, 5))
+    assert torch.equal(before.iou, after.iou[order])
+    assert torch.equal(before.accuracy, after.accuracy[order])
+    assert before.mean_iou == pytest.approx(after.mean_iou, abs=1e-15)
+    assert before.pixel_accuracy == after.pixel_accuracy
+
+
+def test_only_labels_leave_a_pixel_out():
+    """A prediction of the ignored class counts as wrong, as any other wrong one."""
+    labels, predictions = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 2, 1, 0])
+    counts = confusion(predictions, labels, 3, ignore_index=2)
+    assert counts.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
+    assert counts.sum() == 3
+    assert scores(counts).iou.tolist() == [0.5, 1.0, 0.0]
+
+
+def test_absent_classes():
+    """In neither: no score, left out of the means. Predicted alone: IoU 0, which counts; its accuracy is undefined."""
+    counts = torch.tensor([[6, 0, 2, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    found = scores(counts)
+    assert found.iou[:3].tolist() == pytest.approx([6 / 9, 1 / 2, 0.0])
+    assert math.isnan(found.iou[3])
+    assert found.mean_iou == pytest.approx((6 / 9 + 1 / 2 + 0.0) / 3)
+    assert found.accuracy[:2].tolist() == pytest.approx([6 / 8, 1 / 2])
+    assert torch.isnan(found.accuracy[2:]).all()
+    assert found.mean_accuracy == pytest.approx((6 / 8 + 1 / 2) / 2)
+    assert found.pixel_accuracy == pytest.approx(7 / 10)
+
+
+def test_nothing_labelled_gives_no_score():
+    counts = confusion(torch.zeros(4, dtype=torch.long), torch.full((4,), 255), 3)
+    assert counts.sum() == 0
+    found = scores(counts)
+    assert all(math.isnan(value) for value in found[2:])
+
+
+def test_a_tally_scores_as_its_matrix():
+    predictions, labels = draw(shape=(3, 6, 6))
+    counts = torch.stack([confusion(p, y, 5) for p, y in zip(predictions, labels, strict=True)])
+    summed = scores(Tally(*(one.sum(0) for one in tally(counts))))
+    whole = scores(counts.sum(0))
+    assert torch.equal(summed.iou, whole.iou)
+    assert summed[2:] == whole[2:]
+
+
+def test_what_is_refused():
+    labels = torch.tensor([[0, 1], [2, 255]])
+    with pytest.raises(ValueError, match=r"one shape; got \(2, 3\) and \(2, 2\)\. Resize"):
+        confusion(torch.zeros(2, 3, dtype=torch.long), labels, 3)
+    with pytest.raises(TypeError, match=r"predictions must be integers .* got torch\.float32"):
+        confusion(torch.zeros(2, 2), labels, 3)
+    with pytest.raises(ValueError, match=r"ignore index 254; got the values 255 in 1 of 4 places"):
+        confusion(torch.zeros(2, 2, dtype=torch.long), labels, 3, ignore_index=254)
+    with pytest.raises(ValueError, match=r"predictions must be in \[0, 3\); got values from 0 to 3"):
+        confusion(torch.tensor([[0, 1], [3, 0]]), labels, 3)
+    with pytest.raises(ValueError, match=r"a confusion matrix \[n, n\]; got shape \(2, 3\)"):
+        scores(torch.zeros(2, 3, dtype=torch.long))
