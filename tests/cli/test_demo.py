@@ -1,17 +1,20 @@
 """`cacseg demo`, with next to no training and few scenes: that everything is there, not that it has learnt."""
 
 import csv
+import subprocess
+import sys
 
+import pytest
 from PIL import Image
 
 import cacseg
+from cacseg.cli.demo import _check, _free, _last_step
 from cacseg.data import synthetic
 from command_line import run
 
 
 def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(synthetic.LENGTHS, "val", 3)
     done = run("demo", "--steps", 2, "--images", 3, "--seed", 5, capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     assert "3 scenes never trained on, 2 steps, seed 5" in done.out
@@ -31,16 +34,31 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
         assert f"{100 * value:.1f}" in line
     with Image.open(folder / "scenes.png") as sheet:
         assert sheet.size[0] > 600
+    assert "step 2/2: mIoU" in (folder / "context.log").read_text()
     refused = run("demo", "-o", folder, capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
     assert "holds files already" in refused.err
 
 
 def test_another_run_gets_a_folder_of_its_own(tmp_path):
-    from cacseg.cli.demo import _free
-
     assert _free(tmp_path / "demo").name == "demo"
     (tmp_path / "demo").mkdir()
     assert _free(tmp_path / "demo").name == "demo-2"
     (tmp_path / "demo-2").mkdir()
     assert _free(tmp_path / "demo").name == "demo-3"
+
+
+def test_a_training_that_fails_is_told(tmp_path):
+    """With its own last words."""
+    command = [sys.executable, "-c", "raise SystemExit(2)"]
+    failed = subprocess.Popen(command)
+    failed.wait()
+    (tmp_path / "plain.log").write_text("starting\nerror: no space left\n")
+    with pytest.raises(OSError, match=r"the plain classifier failed: error: no space left \(all of it: .*plain.log\)"):
+        _check(failed, "plain", tmp_path / "plain.log")
+
+
+def test_steps_are_read_from_a_file_that_is_being_written(tmp_path):
+    assert _last_step(tmp_path / "metrics.csv") == 0
+    (tmp_path / "metrics.csv").write_text("step,loss\n10,0.5\n20,0.4\n")
+    assert _last_step(tmp_path / "metrics.csv") == 20

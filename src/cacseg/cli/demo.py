@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cacseg.cli._console import messages, out, say, typer
 
@@ -39,12 +44,11 @@ def demo(
     open_folder(folder, overwrite=False)
     steps = steps or STEPS
     start = time.perf_counter()
+    _train_both(folder, steps, seed, images)
     found: dict[Kind, Evaluation] = {}
     models: dict[Kind, SegmentationModel] = {}
     for kind in KINDS:
-        say(f"{kind} classifier: {steps} steps")
-        models[kind] = _train(kind, folder / kind, steps, seed)
-        data, found[kind] = _evaluate(models[kind], folder / kind, images)
+        models[kind], data, found[kind] = _evaluate(folder / kind, images)
     rows = {"plain model": found["plain"].scores("plain")}
     rows |= {f"context-aware model, {name} logits": found["context"].scores(name) for name in found["context"].counts}
     title = f"{images} scenes never trained on, {steps} steps, seed {seed}"
@@ -62,32 +66,76 @@ def _free(path: Path) -> Path:
     return found
 
 
-def _train(kind: Kind, folder: Path, steps: int, seed: int) -> SegmentationModel:
-    with messages.status("loading"):
-        import cacseg
-        from cacseg.engine.weights import find_weights
-        from cacseg.recipes.build import run
-        from cacseg.recipes.demo import demo as config_of
+def _train_both(folder: Path, steps: int, seed: int, images: int) -> None:
+    """Two runs of `cacseg train` at once, each on half of the cores: small models gain little by more threads."""
+    from cacseg.recipes.demo import demo as config_of
+    from cacseg.recipes.files import CONFIG, write_config
 
-    run(config_of(kind, seed, steps), folder, recipe="demo", report=_remark, progress=messages.is_terminal)
-    return cacseg.load(find_weights(folder))
+    threads = str(max(1, (os.cpu_count() or 1) // len(KINDS)))
+    runs: dict[Kind, subprocess.Popen[bytes]] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with contextlib.ExitStack() as stack, Progress(*columns, console=messages, transient=True) as bar:
+        for kind in KINDS:
+            recipe = folder / "recipes" / kind
+            recipe.mkdir(parents=True)
+            write_config(recipe, "demo", config_of(kind, seed, steps, images), {})
+            command = [sys.executable, "-m", "cacseg.cli", "train", str(recipe / CONFIG)]
+            command += ["-o", str(folder / kind), "--no-progress"]
+            log = stack.enter_context((folder / f"{kind}.log").open("wb"))
+            environment = {**os.environ, "OMP_NUM_THREADS": threads}
+            runs[kind] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            stack.callback(_end, runs[kind])
+        tasks = {kind: bar.add_task(f"training, {kind} classifier", total=steps) for kind in KINDS}
+        while any(run.poll() is None for run in runs.values()):
+            time.sleep(0.5)
+            for kind in KINDS:
+                bar.update(tasks[kind], completed=_last_step(folder / kind / "metrics.csv"))
+                _check(runs[kind], kind, folder / f"{kind}.log")
 
 
-def _evaluate(model: SegmentationModel, folder: Path, images: int) -> tuple[SegmentationData, Evaluation]:
+def _check(run: subprocess.Popen[bytes], kind: Kind, log: Path) -> None:
+    if run.poll() not in (None, 0):
+        said = log.read_text(errors="replace").strip().splitlines()
+        last = said[-1] if said else f"exit code {run.returncode}"
+        raise OSError(f"training with the {kind} classifier failed: {last} (all of it: {log})")
+
+
+def _end(run: subprocess.Popen[bytes]) -> None:
+    """Nobody is left running behind an error or Ctrl-C."""
+    if run.poll() is None:
+        run.kill()
+    run.wait()
+
+
+def _last_step(metrics: Path) -> int:
+    """The step of the last whole row."""
+    lines = metrics.read_text().splitlines()[1:] if metrics.is_file() else []
+    steps = [line.split(",")[0] for line in lines]
+    return max((int(step) for step in steps if step.isdigit()), default=0)
+
+
+def _evaluate(folder: Path, images: int) -> tuple[SegmentationModel, SegmentationData, Evaluation]:
+    import cacseg
     from cacseg.data import open_data
     from cacseg.engine.device import choose_device
     from cacseg.engine.evaluate import evaluate
     from cacseg.engine.inference import Inference
+    from cacseg.engine.weights import find_weights
     from cacseg.recipes.demo import SIZE
     from cacseg.reports.write import write_evaluation
 
+    weights = find_weights(folder)
+    model = cacseg.load(weights)
     data = open_data("synthetic", None, "val", size=SIZE, length=images)
     device = choose_device("cpu")
     with messages.status("scoring"):
-        found = evaluate(model, data, oracle="context" in folder.name, device=device, batch=8, workers=1)
-        how = {"data": {"name": data.name, "split": data.split, "size": SIZE, "images": images}}
+        found = evaluate(model, data, oracle=folder.name == "context", device=device, batch=8, workers=1)
+        how = {
+            "checkpoint": str(weights),
+            "data": {"name": data.name, "split": data.split, "size": SIZE, "images": images},
+        }
         write_evaluation(folder / "eval", found, how, model, data, inference=Inference(), scale=None, device=device)
-    return data, found
+    return model, data, found
 
 
 def _draw(
@@ -118,7 +166,3 @@ def _draw(
         ignore_index=data.ignore_index,
     )
     save_picture(folder / "scenes.png", sheet)
-
-
-def _remark(text: str) -> None:
-    messages.print(f"  {text}", style="dim", highlight=False, markup=False, soft_wrap=True)

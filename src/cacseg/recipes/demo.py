@@ -8,10 +8,11 @@ from cacseg.recipes.config import Config, change
 from cacseg.recipes.named import synthetic
 
 STEPS = 150
+IMAGES = 200
 SIZE = (96, 96)
 
 
-def demo(classifier: Literal["plain", "context"], seed: int = 0, steps: int = STEPS) -> Config:
+def demo(classifier: Literal["plain", "context"], seed: int = 0, steps: int = STEPS, images: int = IMAGES) -> Config:
     """Minutes on two CPU cores, from random weights. Both models see the same scenes in the same order.
 
     The scenes' light differs from image to image already, so colours are not distorted further. Only the last step is
@@ -26,6 +27,7 @@ def demo(classifier: Literal["plain", "context"], seed: int = 0, steps: int = ST
             "model.auxiliary": False,
             "model.classifier": classifier,
             "data.size": SIZE,
+            "data.val_length": images,
             "data.crop": SIZE,
             "data.ratios": (1.0, 1.0),
             "data.max_share": 1.0,

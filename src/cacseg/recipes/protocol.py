@@ -36,4 +36,11 @@ def data_to_evaluate(
 
 
 def open_to_evaluate(data: DataConfig) -> SegmentationData:
-    return open_data(data.name, data.root, data.val_split, ignore_index=data.ignore_index, size=data.size)
+    return open_data(
+        data.name,
+        data.root,
+        data.val_split,
+        ignore_index=data.ignore_index,
+        size=data.size,
+        length=data.val_length if data.val_split == "val" else None,
+    )
