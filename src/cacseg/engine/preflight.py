@@ -39,7 +39,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """No other run trains in the folder meanwhile: a lock of the system's, which ends with the process that holds it."""
+    """No other run trains in the folder meanwhile: a lock of the system's that ends with the process that holds it."""
     if sys.platform == "win32" or not is_first_process():
         yield
         return

@@ -117,9 +117,12 @@ def msrc21() -> Config:
 
 def synthetic() -> Config:
     """Generated scenes, nothing to download: minutes on a CPU."""
+    model = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.output_stride": 16}
     own = {"data.name": "synthetic", "data.crop": (128, 128), "data.ratios": (0.75, 1.5), "data.size": (128, 128)}
     run = {"schedule.steps": 400, "schedule.warmup_steps": 20, "training.batch": 8, "training.validate_every": 100}
-    return change(camvid(), {**own, **run, "optimiser.rate": 1e-3, "training.workers": 2, "training.log_every": 10})
+    return change(
+        camvid(), {**model, **own, **run, "optimiser.rate": 1e-3, "training.workers": 2, "training.log_every": 10}
+    )
 
 
 RECIPES: dict[str, Recipe] = {
