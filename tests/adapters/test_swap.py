@@ -309,3 +309,24 @@ def test_projectors_that_outgrow_the_model_are_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="cacseg"):
         cacseg.convert(nn.Sequential(nn.Conv2d(3, 256, 1), nn.Conv2d(256, 5, 3, padding=1)), seam="1")
     assert "patches of 2304 channels, whose projectors have 16 M parameters" in caplog.text
+
+
+def test_hooks_are_not_lost_with_the_layer_they_are_on():
+    original = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Dropout2d(), nn.Conv2d(8, N, 1))
+    hook = original[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="'1' has hooks or a forward of its own"):
+        cacseg.convert(original, seam="2")
+    hook.remove()
+    model = cacseg.convert(original, seam="2")
+    hook = model[2].register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="'2' has hooks or a forward of its own"):
+        cacseg.restore(model)
+    assert model.seam == "2"
+    hook.remove()
+    assert type(cacseg.restore(model)[2]) is nn.Conv2d
+
+
+@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
+def test_the_weight_of_auxiliaries_is_a_weight(weight):
+    with pytest.raises(ValueError, match="auxiliary_weight must be finite and not negative; got"):
+        cacseg.convert(InPlace(), seam="head", auxiliary_weight=weight)
