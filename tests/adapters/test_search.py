@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import cacseg
-from architectures import N, Tiny, draw
+from architectures import N, Tiny, build, draw, scores_of
 
 
 class Positioned(nn.Module):
@@ -83,3 +83,42 @@ def test_a_model_converted_in_inference_mode_trains():
         model = cacseg.convert(original)
     model.loss(images, labels)["total"].backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout", "auxiliaries"),
+    [
+        ("smp Unet", "", []),  # 3x3
+        ("smp FPN", "net.decoder.dropout", []),
+        ("torchvision deeplabv3_mobilenet_v3_large", "", ["net.aux_classifier.4"]),
+        ("transformers UperNet with ConvNeXt", "", ["net.auxiliary_head.classifier"]),
+    ],
+)
+def test_a_known_architecture_inside_a_module_of_ones_own(name, dropout, auxiliaries):
+    original, (images, labels) = Outer(build(name)).eval(), draw(name)
+    with torch.no_grad():
+        before, alone = scores_of(original(images)), cacseg.convert(build(name))
+    if name.startswith("transformers"):
+        original.net.config.loss_ignore_index = alone.config.loss_ignore_index = 0
+        alone = cacseg.convert(cacseg.restore(alone))
+        labels = labels.where(labels != 255, 0)
+    model = cacseg.convert(original)
+    assert (model.seam, model.conversion.dropout) == (f"net.{alone.seam}", dropout)
+    assert list(model.conversion.auxiliaries) == auxiliaries
+    model.net.load_state_dict(alone.state_dict())
+    torch.testing.assert_close(model.loss(images, labels), alone.loss(images, labels))
+    assert torch.equal(scores_of(model.plain(images)), before)
+    assert type(cacseg.restore(model).net) is type(build(name))
+
+
+def test_a_known_architecture_that_only_makes_features():
+    class Features(Outer):
+        def __init__(self, net):
+            super().__init__(net)
+            self.classify = nn.Conv2d(N, N, 1)
+
+        def forward(self, images):
+            return self.classify(self.net(images))
+
+    model = cacseg.convert(Features(build("smp FPN")))
+    assert (model.seam, model.conversion.dropout) == ("classify", "")

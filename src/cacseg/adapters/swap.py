@@ -24,7 +24,7 @@ from cacseg.adapters.search import (
     find_by_running,
     get_by_name,
 )
-from cacseg.adapters.supported import known_of, row_of
+from cacseg.adapters.supported import known_inside, known_of, row_of
 from cacseg.losses import ContextLoss
 
 logger = logging.getLogger("cacseg")
@@ -82,6 +82,12 @@ def convert(
         raise ValueError(f"{type(model).__name__} cannot be converted: {known.refusal}.")
     package = "" if row is None else row.package
     check_names(model, package)
+    inside = known_inside(model) if row is None else Known()
+    name = seam or known.seam or find_by_running(model, example, inside.seam)
+    if not seam and not known.seam:
+        logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
+    if name == inside.seam:
+        known = inside
     if known.ignore_index is not None:
         classifier_arguments.setdefault("ignore_index", known.ignore_index)
     shared: dict[str, Any] = {
@@ -90,9 +96,6 @@ def convert(
     shared.update(loss_arguments or {})
     criterion = ContextLoss(**shared)
 
-    name = seam or known.seam or find_by_running(model, example)
-    if not seam and not known.seam:
-        logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
     replaced = get_by_name(model, name)
     check_path(model, name)
     check_replaceable(name, replaced)
