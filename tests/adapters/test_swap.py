@@ -326,7 +326,8 @@ def test_hooks_are_not_lost_with_the_layer_they_are_on():
     assert type(cacseg.restore(model)[2]) is nn.Conv2d
 
 
-@pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf")])
-def test_the_weight_of_auxiliaries_is_a_weight(weight):
-    with pytest.raises(ValueError, match="auxiliary_weight must be finite and not negative; got"):
-        cacseg.convert(InPlace(), seam="head", auxiliary_weight=weight)
+def test_a_layer_with_two_names_answers_to_both():
+    model, images = cacseg.convert(InPlace(), seam="alias"), torch.randn(2, 3, 16, 16)
+    assert model.alias is model.head
+    assert model.loss(images, torch.randint(0, 5, (2, 16, 16)))["total"].isfinite()
+    assert type(cacseg.restore(model).head) is nn.Conv2d

@@ -62,14 +62,15 @@ def check_path(model: nn.Module, name: str) -> None:
 
 def get_by_name(model: nn.Module, name: str) -> nn.Module:
     """The submodule of that name; a wrong name gets the nearest right ones."""
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))  # a layer with two names answers to both
     if name and name in modules:
         return modules[name]
     convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
     near = difflib.get_close_matches(name, convolutions, n=3, cutoff=0.5) or convolutions[-3:]
     listed = ", ".join(repr(key) for key in near) or "none"
     raise ValueError(
-        f"seam must be the name of a convolution of {type(model).__name__}; got {name!r}. Some it has: {listed}."
+        f"a seam or auxiliary must be the name of a convolution of {type(model).__name__}; got {name!r}. "
+        f"Some it has: {listed}."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,7 +14,7 @@ from cacseg.adapters.converted import Conversion, ConvertedModel, converted_clas
 from cacseg.adapters.mmseg import PACKAGE as MMSEG
 from cacseg.adapters.mmseg import ConvertedSegmentor
 from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
-from cacseg.adapters.rows import Known
+from cacseg.adapters.rows import AUXILIARY_WEIGHT, Known
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, put_back
 from cacseg.adapters.search import (
     check_bare,
@@ -39,6 +39,7 @@ def convert(
     *,
     example: Tensor | None = None,
     loss_arguments: Mapping[str, Any] | None = None,
+    auxiliaries: Sequence[str] = (),
     auxiliary_weight: float | None = None,
     **classifier_arguments: Any,
 ) -> Any:
@@ -56,6 +57,8 @@ def convert(
             model once and reported.
         example: images for that run; None for random ones, [1, 3, 64, 64].
         loss_arguments: of `ContextLoss`.
+        auxiliaries: the names of further convolutions that make scores, for a loss of their own (deep supervision);
+            those of the architectures in docs/convert.md are known.
         auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
             config of a model of transformers or the heads of mmsegmentation say, else 0.4.
         classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
@@ -102,9 +105,11 @@ def convert(
     check_is_classifier(model, name, replaced, known)
     dropout_name, dropout = dropout_before(model, name, known, replaced)
     kept = None if "dropout" in classifier_arguments else dropout
-    auxiliaries = known.auxiliaries if name == known.seam else {}
+    weights = {**(known.auxiliaries if name == known.seam else {})}
+    for other in check_auxiliaries(model, auxiliaries, name, replaced):
+        weights.setdefault(other, AUXILIARY_WEIGHT)
     if auxiliary_weight is not None:
-        auxiliaries = dict.fromkeys(auxiliaries, auxiliary_weight)
+        weights = dict.fromkeys(weights, auxiliary_weight)
 
     fixed = sorted({"in_channels", "num_classes", "bias"} & set(classifier_arguments))
     if fixed:
@@ -121,11 +126,11 @@ def convert(
             classifier.in_channels,
             added / 1e6,
         )
-    conversion = Conversion(name, dropout_name, dict(auxiliaries))
+    conversion = Conversion(name, dropout_name, weights)
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
         placed[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
-    for key in auxiliaries:
+    for key in weights:
         auxiliary = model.get_submodule(key)
         check_replaceable(key, auxiliary)
         assert isinstance(auxiliary, nn.Conv2d)
@@ -184,6 +189,22 @@ def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, known:
             f"the seam must be where features become class scores; {name!r} has {n} outputs, and "
             f"{type(model).__name__} makes its {classes} scores at {known.seam!r}. Leave seam out."
         )
+
+
+def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> Sequence[str]:
+    """Each is a 2-D convolution with the classes of the seam, and another than the seam."""
+    if isinstance(names, str):
+        raise TypeError(f"auxiliaries must be a list of names; got the text {names!r}. Put it in a list.")
+    classes = cast(Tensor, replaced.weight).shape[0]
+    for name in names:
+        module = get_by_name(model, name)
+        check_path(model, name)
+        if not isinstance(module, nn.Conv2d) or module is replaced or module.out_channels != classes:
+            raise ValueError(
+                f"an auxiliary classifier must be an nn.Conv2d with the {classes} classes of {seam!r}, beside it; "
+                f"{name!r} is {module}. Leave it out."
+            )
+    return names
 
 
 def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
