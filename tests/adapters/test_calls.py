@@ -1,5 +1,6 @@
 """Labels are known for one call, in one thread, and again when a checkpoint computes that call a second time."""
 
+import dataclasses
 import gc
 import threading
 import weakref
@@ -223,3 +224,20 @@ def test_a_converted_model_inside_another_keeps_to_itself():
     losses = student.loss(images, labels)
     torch.testing.assert_close(student.taught, teacher(images))
     torch.testing.assert_close(losses, make().loss(images, labels))
+
+
+def test_a_checkpoint_in_a_model_that_answers_with_a_dataclass():
+    @dataclasses.dataclass
+    class Answer:
+        logits: torch.Tensor
+
+    class Answers(Checkpointed):
+        def forward(self, images):
+            return Answer(super().forward(images))
+
+    torch.manual_seed(0)
+    model, (images, _) = cacseg.convert(Answers(), seam="head.2"), draw()
+    expected = gradients(model, lambda: model.plain(images).logits.square().mean())
+    model.use_reentrant = False
+    found = gradients(model, lambda: model.plain(images).logits.square().mean())
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -207,3 +207,27 @@ def test_a_forward_that_requires_labels_is_refused():
         cacseg.convert(model, seam="head.1")
     assert type(model) is Required
     assert type(model.head[1]) is nn.Conv2d
+
+
+def test_a_method_that_was_bound_before_restore():
+    """Mixed precision of accelerate, and so the Trainer's, keeps the forward of the converted model."""
+    model, (images, _) = tiny().eval(), draw()
+    plain = model.plain(images)
+    run = model.forward
+    model.forward = lambda *inputs, **named: run(*inputs, **named)
+    assert not torch.allclose(model(images), plain)
+    restored = cacseg.restore(model)
+    assert torch.equal(restored(images), plain)
+
+
+def test_another_instance_of_a_converted_models_class():
+    """As `type(model).from_pretrained(folder)` makes one."""
+    model, (images, labels) = tiny(), draw()
+    other = type(model)()
+    for ask in (lambda: other.loss(images, labels), lambda: other.plain(images)):
+        with pytest.raises(TypeError, match=r"this Tiny was built from the class of one\. Convert it too"):
+            ask()
+    with pytest.raises(TypeError, match=r"restore needs a model that cacseg\.convert returned; got Tiny"):
+        cacseg.restore(other)
+    assert cacseg.convert(other, seam="head.1").loss(images, labels)["total"].isfinite()
+    assert type(cacseg.restore(other)) is Tiny

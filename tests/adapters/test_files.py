@@ -82,3 +82,23 @@ def test_a_folder_that_smp_saved(tmp_path):
     assert torch.equal(other.plain(images), model.plain(images))
     load_model(other, tmp_path / "model.safetensors")
     assert torch.equal(other(images), model(images))
+
+
+@pytest.mark.parametrize("name", ["transformers Segformer", "transformers UperNet with Swin", "transformers Sapiens2"])
+def test_a_folder_that_transformers_saved(name, tmp_path):
+    """It writes some architectures under the names of older versions, unless it is told not to."""
+    model, (images, _) = cacseg.convert(build(name)), draw(name)
+    model.save_pretrained(tmp_path, save_original_format=False)
+    other = cacseg.convert(type(model).from_pretrained(tmp_path)).eval()
+    assert torch.equal(scores_of(other.plain(images)), scores_of(model.plain(images)))
+    load_model(other, tmp_path / "model.safetensors")
+    assert torch.equal(scores_of(other(images)), scores_of(model(images)))
+
+
+def test_a_folder_of_the_trainer(tmp_path):
+    """Under the old names: `from_pretrained` reads them, and the file's projectors follow."""
+    model, (images, _) = cacseg.convert(build("transformers Segformer")), draw()
+    model.save_pretrained(tmp_path)
+    other = cacseg.convert(type(model).from_pretrained(tmp_path)).eval()
+    load_model(other, tmp_path / "model.safetensors", strict=False)
+    assert torch.equal(scores_of(other(images)), scores_of(model(images)))

@@ -36,11 +36,12 @@ def test_dropout_touches_the_plain_logits_alone():
     model = cacseg.convert(Tiny(dropout=0.5), seam="head.1")
     assert model.conversion.dropout == "head.0"
     seen = []
-    model.get_submodule("head.1").register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    hook = model.head[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     images, labels = draw()
     torch.manual_seed(1)
     plain = model.plain(images)
     assert not (seen[0].amax(dim=(2, 3)) == 0).any()  # no channel was dropped on the way
+    hook.remove()
     original = cacseg.restore(model)
     torch.manual_seed(1)
     assert torch.equal(original(images), plain)
@@ -141,3 +142,65 @@ def test_a_layer_that_is_not_the_classifier(caplog):
         model.loss(images, labels)
     words = f"'stem.0' makes 16 scores for each pixel, and Tiny returns (2, {N}, 64, 64). Is it where features become"
     assert [words in message for message in caplog.messages] == [True]  # once
+
+
+class SharedDropout(nn.Module):
+    """One dropout that stands in two places."""
+
+    def __init__(self):
+        super().__init__()
+        dropout = nn.Dropout2d(0.5)
+        self.head = nn.Sequential(nn.Conv2d(8, 8, 1), dropout, nn.Conv2d(8, N, 1))
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), dropout)
+
+    def forward(self, images):
+        return self.head(self.stem(images))
+
+
+def test_a_dropout_that_stands_elsewhere_too_stays():
+    original, (images, _) = SharedDropout(), draw()
+    torch.manual_seed(1)
+    before = original(images)
+    model = cacseg.convert(original, seam="head.2")
+    assert model.conversion.dropout == ""
+    assert type(model.stem[2]) is type(model.head[1]) is nn.Dropout2d
+    torch.manual_seed(1)
+    assert torch.equal(model.plain(images), before)
+
+
+def test_what_stands_before_the_classifier_is_not_always_what_it_reads():
+    class Beside(nn.Sequential):
+        def forward(self, features):
+            return self[1](features)
+
+    assert (
+        cacseg.convert(nn.Sequential(Beside(nn.Dropout2d(), nn.Conv2d(4, 3, 1))), seam="0.1").conversion.dropout == ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("dropout", "layer", "moves"),
+    [
+        (nn.Dropout1d(), nn.Conv1d(4, 3, 1), True),
+        (nn.Dropout3d(), nn.Conv3d(4, 3, 1), True),
+        (nn.Dropout(), nn.Linear(4, 3), True),
+        (nn.Dropout2d(), nn.Linear(4, 3), False),  # which drops rows, not channels
+    ],
+)
+def test_dropouts_of_other_dimensions(dropout, layer, moves):
+    original = nn.Sequential(dropout, layer)
+    model = cacseg.convert(original, seam="1")
+    assert model.conversion.dropout == ("0" if moves else "")
+    assert type(model[1].plain_dropout) is (type(dropout) if moves else type(None))
+    size = (2, 6, 7, 4) if isinstance(layer, nn.Linear) else (2, 4, *[5] * len(layer.kernel_size))
+    features = torch.randn(size)
+    torch.manual_seed(1)
+    plain = model.plain(features)
+    assert model(features).shape == plain.shape
+    torch.manual_seed(1)
+    assert torch.equal(cacseg.restore(model)(features), plain)
+
+
+def test_a_linear_layer_says_how_large_it_is():
+    model = cacseg.convert(nn.Sequential(nn.Linear(4, 3)), seam="0")
+    assert (model[0].in_features, model[0].out_features) == (4, 3)

@@ -309,3 +309,25 @@ def test_projectors_that_outgrow_the_model_are_reported(caplog):
     with caplog.at_level(logging.WARNING, logger="cacseg"):
         cacseg.convert(nn.Sequential(nn.Conv2d(3, 256, 1), nn.Conv2d(256, 5, 3, padding=1)), seam="1")
     assert "patches of 2304 channels, whose projectors have 16 M parameters" in caplog.text
+
+
+def test_hooks_are_not_lost_with_the_layer_they_are_on():
+    original = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Dropout2d(), nn.Conv2d(8, N, 1))
+    hook = original[1].register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="'1' has hooks or a forward of its own"):
+        cacseg.convert(original, seam="2")
+    hook.remove()
+    model = cacseg.convert(original, seam="2")
+    hook = model[2].register_forward_hook(lambda *_: None)
+    with pytest.raises(TypeError, match="'2' has hooks or a forward of its own"):
+        cacseg.restore(model)
+    assert model.seam == "2"
+    hook.remove()
+    assert type(cacseg.restore(model)[2]) is nn.Conv2d
+
+
+def test_a_layer_with_two_names_answers_to_both():
+    model, images = cacseg.convert(InPlace(), seam="alias"), torch.randn(2, 3, 16, 16)
+    assert model.alias is model.head
+    assert model.loss(images, torch.randint(0, 5, (2, 16, 16)))["total"].isfinite()
+    assert type(cacseg.restore(model).head) is nn.Conv2d

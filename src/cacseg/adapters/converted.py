@@ -73,9 +73,14 @@ class ConvertedModel(nn.Module):
 
     def _cacseg_answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every call of the model comes here, `loss` and `plain` too, so that hooks and wrappers see them all."""
-        if "conversion" not in vars(self):  # another instance of the class, which nobody converted
-            return super().forward(*inputs, **named)
         asked = named.pop(ASKED, None)
+        if not is_converted(self):
+            if asked is not None:
+                raise TypeError(
+                    f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built "
+                    "from the class of one. Convert it too."
+                )
+            return super().forward(*inputs, **named)
         if asked == "plain":
             return self._cacseg_run(Call(self._cacseg_seam(), plain=True), inputs, named)
         labels = named.pop("labels", None)
@@ -152,6 +157,11 @@ class ConvertedModel(nn.Module):
         return (new_converted, (self._cacseg_kind, self._cacseg_original, *arguments[1:]), *rest)
 
 
+def is_converted(model: nn.Module) -> bool:
+    """False also for another instance of a converted model's class, which nobody converted."""
+    return isinstance(model, ConvertedModel) and "conversion" in vars(model)
+
+
 def report_other_scores(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
     """Once: where nothing that the model returns has as many channels as the seam, it may be the wrong layer."""
     seam.is_checked = True
@@ -193,7 +203,10 @@ def converted_class(kind: type[ConvertedModel], original: type[nn.Module]) -> ty
     if (kind, original) in _classes:
         return _classes[kind, original]
 
-    def forward(self: ConvertedModel, *inputs: Any, **named: Any) -> Any:
+    def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
+        # Mixed precision of accelerate keeps this method bound to a model, which may be restored by then.
+        if not isinstance(self, ConvertedModel):
+            return original.forward(self, *inputs, **named)
         return self._cacseg_answer(inputs, named)
 
     place = place_labels(original)

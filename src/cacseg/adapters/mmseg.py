@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cacseg.adapters.calls import call_of
-from cacseg.adapters.converted import ConvertedModel
+from cacseg.adapters.converted import ConvertedModel, is_converted
 from cacseg.adapters.rows import Known, Row
 
 PACKAGE = "mmseg"
@@ -117,7 +117,7 @@ class ConvertedSegmentor(ConvertedModel):
     def extract_feat(self, inputs: Tensor) -> Any:
         """The features; where there are labels, the auxiliary heads run on them, which the original does by itself."""
         features = super().extract_feat(inputs)  # type: ignore[misc]
-        call = call_of(self._cacseg_seam()) if "conversion" in vars(self) else None
+        call = call_of(self._cacseg_seam()) if is_converted(self) else None
         if call is not None and call.labels is not None:
             for head in named_heads(self, "auxiliary_head").values():
                 head(features)
@@ -125,7 +125,7 @@ class ConvertedSegmentor(ConvertedModel):
 
     def _cacseg_answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = {**dict(zip(("inputs", "data_samples", "mode"), inputs, strict=False)), **named}
-        if given.get("mode") != "loss" or "conversion" not in vars(self):
+        if given.get("mode") != "loss" or not is_converted(self):
             return super()._cacseg_answer(inputs, named)
         _, losses = self._cacseg_losses(self._cacseg_read_labels(given.get("data_samples")), (given["inputs"],), {})
         total = losses.pop("total")

@@ -53,8 +53,9 @@ class SeamClassifier(ContextAwareClassifier):
         self.criterion = criterion.to(weight.device)
         self.plain_dropout = dropout
         self.replaced = (replaced,)  # in a tuple, so that it is no submodule
-        # What a convolution says of itself; some models read it. A linear layer has no kernel.
+        # What the layer says of itself; some models read it. A linear layer has no kernel.
         self.channels, self.out_channels, self.groups = weight.shape[1], weight.shape[0], 1
+        self.in_features, self.out_features = self.channels, self.out_channels
         self.geometry = geometry_of(replaced)
         self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
         self.is_checked = False  # against what the model returns, at its first losses

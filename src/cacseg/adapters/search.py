@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterator
 from typing import Any
@@ -61,15 +62,25 @@ def check_path(model: nn.Module, name: str) -> None:
 
 def get_by_name(model: nn.Module, name: str) -> nn.Module:
     """The submodule of that name; a wrong name gets the nearest right ones."""
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))  # a layer with two names answers to both
     if name and name in modules:
         return modules[name]
     convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
     near = difflib.get_close_matches(name, convolutions, n=3, cutoff=0.5) or convolutions[-3:]
     listed = ", ".join(repr(key) for key in near) or "none"
     raise ValueError(
-        f"seam must be the name of a convolution of {type(model).__name__}; got {name!r}. Some it has: {listed}."
+        f"a seam or auxiliary must be the name of a convolution of {type(model).__name__}; got {name!r}. "
+        f"Some it has: {listed}."
     )
+
+
+def check_bare(name: str, module: nn.Module) -> None:
+    """What someone else put on a module that is replaced would be lost."""
+    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+        raise TypeError(
+            f"a replaced layer must be a bare layer; {name!r} has hooks or a forward of its own, which would be lost. "
+            "Remove them first, and put them on the layer that comes in its place."
+        )
 
 
 def check_replaceable(name: str, module: nn.Module) -> None:
@@ -86,11 +97,7 @@ def check_replaceable(name: str, module: nn.Module) -> None:
             f"the seam must compute what {kind.__name__} computes from its own weight; {name!r} is a "
             f"{type(module).__name__} with a computation of its own. Remove parametrisations and adapters first."
         )
-    if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-        raise TypeError(
-            f"the seam must be a bare layer; {name!r} has hooks or a forward of its own, which would be lost. Remove "
-            "them, convert, and put them on the converted model."
-        )
+    check_bare(name, module)
     assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
     if isinstance(module.weight, nn.UninitializedParameter):
         raise ValueError(f"the seam must have its weights; {name!r} is lazy. Run the model once before converting it.")
@@ -118,11 +125,12 @@ def check_geometry(name: str, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         raise ValueError(f"a seam must pad both sides alike; {name!r} has {arrived}. Use an odd kernel.")
 
 
-def find_by_running(model: nn.Module, example: Tensor | None) -> str:
+def find_by_running(model: nn.Module, example: Tensor | None, likely: str = "") -> str:
     """The name of the one 1x1 convolution that the first output map comes from with no other weights in between.
 
-    Every module with parameters has its output cut from the graph on the way; those that the output still depends on
-    are the last ones.
+    Every layer with parameters has its output cut from the graph on the way; those that the output still depends on
+    are the last ones. Parameters beside layers, in a module that holds both, are looked at one by one.
+    A classifier that is `likely`, of a known architecture inside the model, may have a larger kernel.
     """
     outputs: dict[str, Tensor] = {}
 
@@ -137,11 +145,22 @@ def find_by_running(model: nn.Module, example: Tensor | None) -> str:
 
     modules = dict(model.named_modules())
     modes = {module: module.training for module in modules.values()}
-    holders = [name for name, module in modules.items() if name and [*module.parameters(recurse=False)]]
-    hooks = [modules[name].register_forward_hook(cut(name)) for name in holders]
+    has_layers = {name: any([*child.parameters()] for child in module.children()) for name, module in modules.items()}
+    holders = [name for name, module in modules.items() if [*module.parameters(recurse=False)]]
+    hooks = [modules[name].register_forward_hook(cut(name)) for name in holders if name and not has_layers[name]]
+    beside = {
+        f"{name}.{key}".lstrip("."): one
+        for name in holders
+        if has_layers[name] or not name
+        for key, one in modules[name].named_parameters(recurse=False)
+        if one.is_floating_point()
+    }
+    frozen = [one for one in beside.values() if not one.requires_grad]
     try:
+        for one in frozen:
+            one.requires_grad_()
         model.eval()  # batch statistics stay as they are
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             answer = run_once(model, example)
             scores = next((tensor for tensor in tensors_in(answer) if tensor.ndim == 4), None)
             if scores is None or not scores.requires_grad:
@@ -149,26 +168,30 @@ def find_by_running(model: nn.Module, example: Tensor | None) -> str:
                     f"the seam is found from a first output [b, n, H, W] that depends on a convolution; "
                     f"{type(model).__name__} returned {describe(answer)}. Name it: convert(model, seam=...)."
                 )
-            gradients = torch.autograd.grad(scores.sum(), [*outputs.values()], allow_unused=True)
+            candidates = {**outputs, **beside}
+            gradients = torch.autograd.grad(scores.sum(), [*candidates.values()], allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
+        for one in frozen:
+            one.requires_grad_(False)
         for module, mode in modes.items():
             module.training = mode
-    last = [name for name, gradient in zip(outputs, gradients, strict=True) if gradient is not None]
-    return check_found(modules, last, scores.shape[1])
+    last = [name for name, gradient in zip(candidates, gradients, strict=True) if gradient is not None]
+    return likely if last == [likely] else check_found(modules, last, scores.shape[1])
 
 
 def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -> str:
     """Exactly one module comes last, it is a 1x1 convolution, and its channels are the output's."""
-    found = ", ".join(f"{name!r} ({type(modules[name]).__name__})" for name in last) or "none"
+    kinds = {name: type(modules[name]).__name__ if name in modules else "Parameter" for name in last}
+    found = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items()) or "none"
     if len(last) != 1:
         raise ValueError(
             f"one convolution must make the class scores; the output comes from {len(last)} modules: {found}. Where "
             "one of them alone makes the scores, name it: convert(model, seam=...); where they are summed there is no "
             "single classifier to replace."
         )
-    module = modules[last[0]]
+    module = modules.get(last[0])
     if not isinstance(module, nn.Conv2d):
         raise ValueError(
             f"the last module with weights must be a 1x1 convolution; it is {found}. What comes after the classifier "
@@ -200,7 +223,7 @@ def run_once(model: nn.Module, example: Tensor | None) -> Any:
 
 
 def tensors_in(answer: Any) -> Iterator[Tensor]:
-    """The tensors of nested tuples, lists and dicts, in order."""
+    """The tensors of nested tuples, lists, dicts and dataclasses, in order."""
     if isinstance(answer, Tensor):
         yield answer
     elif isinstance(answer, dict):
@@ -209,6 +232,9 @@ def tensors_in(answer: Any) -> Iterator[Tensor]:
     elif isinstance(answer, list | tuple):
         for value in answer:
             yield from tensors_in(value)
+    elif dataclasses.is_dataclass(answer):
+        for field in dataclasses.fields(answer):
+            yield from tensors_in(getattr(answer, field.name))
 
 
 def describe(answer: Any) -> str:

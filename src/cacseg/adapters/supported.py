@@ -29,6 +29,26 @@ def known_of(model: nn.Module) -> Known:
     return mmseg.read_model(row, model) if row.package == mmseg.PACKAGE else read_row(row, model)
 
 
+def known_inside(model: nn.Module) -> Known:
+    """What is known of the one model of a library that another module wraps, under its names in the whole.
+
+    Nothing where there is none, or several. Nor of mmsegmentation's: its auxiliary heads run by a method of the model.
+    """
+    found = {name: module for name, module in model.named_modules() if name and row_of(module) is not None}
+    outermost = [name for name in found if not any(name.startswith(f"{other}.") for other in found)]
+    if len(outermost) != 1:
+        return Known()
+    (prefix,) = outermost
+    known, row = known_of(found[prefix]), row_of(found[prefix])
+    if row is None or row.package == mmseg.PACKAGE or known.refusal:
+        return Known()
+    return known._replace(
+        seam=f"{prefix}.{known.seam}",
+        dropout=f"{prefix}.{known.dropout}" if known.dropout else "",
+        auxiliaries={f"{prefix}.{name}": weight for name, weight in known.auxiliaries.items()},
+    )
+
+
 def as_markdown() -> str:
     """The table of the documentation."""
     lines = ["| library | architecture | seam | remarks |", "|---|---|---|---|"]

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from cacseg._checks import check_class_weights
-from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class
+from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class, is_converted
 from cacseg.adapters.mmseg import PACKAGE as MMSEG
 from cacseg.adapters.mmseg import ConvertedSegmentor
-from cacseg.adapters.patches import geometry_of
-from cacseg.adapters.rows import Known
+from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
+from cacseg.adapters.rows import AUXILIARY_WEIGHT, Known
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, put_back
-from cacseg.adapters.search import check_path, check_replaceable, check_unwrapped, find_by_running, get_by_name
-from cacseg.adapters.supported import known_of, row_of
+from cacseg.adapters.search import (
+    check_bare,
+    check_path,
+    check_replaceable,
+    check_unwrapped,
+    find_by_running,
+    get_by_name,
+)
+from cacseg.adapters.supported import known_inside, known_of, row_of
 from cacseg.losses import ContextLoss
 
 logger = logging.getLogger("cacseg")
@@ -31,6 +39,7 @@ def convert(
     *,
     example: Tensor | None = None,
     loss_arguments: Mapping[str, Any] | None = None,
+    auxiliaries: Sequence[str] = (),
     auxiliary_weight: float | None = None,
     **classifier_arguments: Any,
 ) -> Any:
@@ -48,6 +57,8 @@ def convert(
             model once and reported.
         example: images for that run; None for random ones, [1, 3, 64, 64].
         loss_arguments: of `ContextLoss`.
+        auxiliaries: the names of further convolutions that make scores, for a loss of their own (deep supervision);
+            those of the architectures in docs/convert.md are known.
         auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
             config of a model of transformers or the heads of mmsegmentation say, else 0.4.
         classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
@@ -55,16 +66,31 @@ def convert(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert needs an nn.Module; got {type(model).__name__}.")
-    if isinstance(model, ConvertedModel):
-        raise ValueError(
-            f"the model is converted already, at {model.seam!r}. cacseg.restore(model) makes it the original again."
+    if isinstance(model, (*CONVOLUTIONS, nn.Linear)):
+        raise TypeError(
+            f"convert needs the model around a classifier; got {type(model).__name__}, a layer. For the layer alone: "
+            "cacseg.ContextAwareClassifier.from_conv(layer)."
         )
+    if isinstance(model, ConvertedModel):
+        if is_converted(model):
+            raise ValueError(
+                f"the model is converted already, at {model.seam!r}. cacseg.restore(model) makes it the original again."
+            )
+        model.__class__ = model._cacseg_original  # type: ignore[assignment]  # built from a converted model's class
     check_unwrapped(model)
+    if auxiliary_weight is not None and not 0.0 <= auxiliary_weight < float("inf"):
+        raise ValueError(f"auxiliary_weight must be finite and not negative; got {auxiliary_weight}.")
     row, known = row_of(model), known_of(model)
     if known.refusal:
         raise ValueError(f"{type(model).__name__} cannot be converted: {known.refusal}.")
     package = "" if row is None else row.package
     check_names(model, package)
+    inside = known_inside(model) if row is None else Known()
+    name = seam or known.seam or find_by_running(model, example, inside.seam)
+    if not seam and not known.seam:
+        logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
+    if name == inside.seam:
+        known = inside
     if known.ignore_index is not None:
         classifier_arguments.setdefault("ignore_index", known.ignore_index)
     shared: dict[str, Any] = {
@@ -73,23 +99,23 @@ def convert(
     shared.update(loss_arguments or {})
     criterion = ContextLoss(**shared)
 
-    name = seam or known.seam or find_by_running(model, example)
-    if not seam and not known.seam:
-        logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
     replaced = get_by_name(model, name)
     check_path(model, name)
     check_replaceable(name, replaced)
     check_is_classifier(model, name, replaced, known)
     dropout_name, dropout = dropout_before(model, name, known, replaced)
     kept = None if "dropout" in classifier_arguments else dropout
-    auxiliaries = known.auxiliaries if name == known.seam else {}
+    weights = {**(known.auxiliaries if name == known.seam else {})}
+    for other in check_auxiliaries(model, auxiliaries, name, replaced):
+        weights.setdefault(other, AUXILIARY_WEIGHT)
     if auxiliary_weight is not None:
-        auxiliaries = dict.fromkeys(auxiliaries, auxiliary_weight)
+        weights = dict.fromkeys(weights, auxiliary_weight)
 
     fixed = sorted({"in_channels", "num_classes", "bias"} & set(classifier_arguments))
     if fixed:
         raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
-    classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
+    with torch.inference_mode(False):  # whose new parameters could never be trained
+        classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
     check_criterion(classifier, criterion)
     added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
     if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
@@ -100,11 +126,11 @@ def convert(
             classifier.in_channels,
             added / 1e6,
         )
-    conversion = Conversion(name, dropout_name, dict(auxiliaries))
+    conversion = Conversion(name, dropout_name, weights)
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
         placed[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
-    for key in auxiliaries:
+    for key in weights:
         auxiliary = model.get_submodule(key)
         check_replaceable(key, auxiliary)
         assert isinstance(auxiliary, nn.Conv2d)
@@ -120,10 +146,13 @@ def convert(
 
 def restore(model: nn.Module) -> Any:
     """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
-    if not isinstance(model, ConvertedModel):
+    if not isinstance(model, ConvertedModel) or not is_converted(model):
         raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
     seam, dropout, auxiliaries = model.conversion
-    for name in filter(None, (seam, dropout, *auxiliaries)):
+    names = [name for name in (seam, dropout, *auxiliaries) if name]
+    for name in names:
+        check_bare(name, model.get_submodule(name))
+    for name in names:
         placed = model.get_submodule(name)
         assert isinstance(placed, SeamClassifier | MovedDropout | AuxiliaryClassifier)
         replace_module(model, placed, put_back(placed))
@@ -162,6 +191,22 @@ def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, known:
         )
 
 
+def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> Sequence[str]:
+    """Each is a 2-D convolution with the classes of the seam, and another than the seam."""
+    if isinstance(names, str):
+        raise TypeError(f"auxiliaries must be a list of names; got the text {names!r}. Put it in a list.")
+    classes = cast(Tensor, replaced.weight).shape[0]
+    for name in names:
+        module = get_by_name(model, name)
+        check_path(model, name)
+        if not isinstance(module, nn.Conv2d) or module is replaced or module.out_channels != classes:
+            raise ValueError(
+                f"an auxiliary classifier must be an nn.Conv2d with the {classes} classes of {seam!r}, beside it; "
+                f"{name!r} is {module}. Leave it out."
+            )
+    return names
+
+
 def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
     """Classifier and losses fit together: known here, before the first training step."""
     if criterion.ignore_index != classifier.ignore_index:
@@ -176,20 +221,38 @@ def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
 def dropout_before(model: nn.Module, name: str, known: Known, conv: nn.Module) -> tuple[str, nn.Module | None]:
     """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
     parent_name, _, last = name.rpartition(".")
-    before = ""
+    parent, before = model.get_submodule(parent_name), ""
     if name == known.seam and known.dropout:
         before = known.dropout
-    elif isinstance(parent := model.get_submodule(parent_name), nn.Sequential):
+    elif isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
         names = list(parent._modules)
         if names.index(last) > 0:
             before = f"{parent_name}.{names[names.index(last) - 1]}".lstrip(".")
-    module = dict(model.named_modules()).get(before) if before else None
-    if not isinstance(module, nn.Dropout | nn.Dropout2d) or module.p == 0.0:
+    module = dict(model.named_modules(remove_duplicate=False)).get(before) if before else None
+    if module is None or module_places(model, module) > 1:
+        return "", None  # one that stands elsewhere too goes on dropping there
+    size = geometry_of(conv).kernel_size
+    kinds = (nn.Dropout, *CHANNEL_DROPOUTS.get(len(size), ()))
+    kind = next((kind for kind in kinds if type(module).forward is kind.forward), None)
+    if not isinstance(module, kinds) or kind is None or module.p == 0.0:
         return "", None
-    if isinstance(module, nn.Dropout) and not set(geometry_of(conv).kernel_size) <= {1}:
+    if kind is nn.Dropout and not set(size) <= {1}:
         return "", None  # single values, dropped from every patch they are in: that is only possible before the patches
-    moved = nn.Dropout2d(module.p) if isinstance(module, nn.Dropout2d) else nn.Dropout(module.p)
-    return before, moved.train(module.training)
+    check_bare(before, module)
+    return before, kind(module.p).train(module.training)
+
+
+# By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
+CHANNEL_DROPOUTS: dict[int, tuple[type[nn.Dropout1d | nn.Dropout2d | nn.Dropout3d], ...]] = {
+    1: (nn.Dropout1d,),
+    2: (nn.Dropout2d,),
+    3: (nn.Dropout3d,),
+}
+
+
+def module_places(model: nn.Module, module: nn.Module) -> int:
+    """In how many places of the model a module stands."""
+    return sum(child is module for parent in model.modules() for child in parent._modules.values())
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
