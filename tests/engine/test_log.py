@@ -19,3 +19,10 @@ def test_a_resumed_log_drops_what_came_after_the_checkpoint(tmp_path):
     log = CsvLog(path, keep_steps=2)
     log.log_metrics({"loss": 1.0}, step=3)
     assert path.read_text().splitlines() == ["step,loss", "1,3.0", "2,2.0", "3,1.0"]
+
+
+def test_a_step_that_was_cut_short_is_not_taken_for_an_earlier_one(tmp_path):
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\r\n11,3.0\r\n1")  # of 12
+    CsvLog(path, keep_steps=11)
+    assert path.read_text().splitlines() == ["step,loss", "11,3.0"]
