@@ -3,14 +3,19 @@
 import csv
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.optim import AdamW
 
 import cacseg
 from cacseg.data import Sample
 from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.checkpoints import Averaging
+from cacseg.engine.optim import parameter_groups
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
+from cacseg.engine.task import SegmentationTask
 from engine_runs import Stripes, run, small_loaders, small_model, small_task
 
 
@@ -88,6 +93,37 @@ def test_devices_that_are_not_there_are_one_line(tmp_path):
     with pytest.raises(ValueError, match=words) as error:
         run(tmp_path / "run", 1, accelerator="gpu", devices=2)
     assert "\n" not in str(error.value)
+
+
+class Unwaiting(SegmentationTask):
+    """Waiting for the GPU is an error in the second and third step, from the batch's start to the last callback."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        torch.cuda.set_sync_debug_mode("error" if self.trainer.global_step in (1, 2) else "default")
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
+    task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
+    options = {"precision": precision, "clip": 1.0, "accelerator": "gpu"}
+    every = dict.fromkeys(("log_every", "validate_every", "save_every"), 100)
+    try:
+        assert run(tmp_path / "run", 4, task=task, loaders=small_loaders(workers=1), **options, **every).step == 4
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_averages_are_kept_where_the_model_will_be():
+    """They are made before Lightning moves the model; the device "meta" stands for a GPU."""
+    averaging, task = Averaging(0.9), small_task()
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta")))
+    averaging.setup(trainer, task, "fit")
+    assert {value.device.type for value in averaging.task.model.state_dict().values()} == {"meta"}
+    assert {value.device.type for value in task.model.state_dict().values()} == {"cpu"}
 
 
 def test_compile_runs(tmp_path, monkeypatch):

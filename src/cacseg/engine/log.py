@@ -68,8 +68,14 @@ class CsvLog(Logger):
             self.columns += new
             self._rewrite()
             return
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns, restval="").writerow(row)
+        try:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self.columns, restval="").writerow(row)
+        except OSError as error:
+            raise OSError(
+                f"{self.path} could not be written ({error.strerror or error}). Free or add space, then continue with "
+                "--resume."
+            ) from error
 
     def _rewrite(self) -> None:
         text = io.StringIO(newline="")
