@@ -96,3 +96,6 @@ def test_the_list_and_the_configuration(tmp_path, monkeypatch, capsys):
     )
     assert (found["data"]["root"], found["data"]["crop"]) == ("here", [32, 64])
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine.json").write_text(json.dumps(found))  # what was printed is a recipe
+    again = json.loads(answer(capsys, monkeypatch, "mine.json", "--set", "training.loggers=csv", "--print-config"))
+    assert again == {**found, "training": {**found["training"], "loggers": ["csv"]}}

@@ -11,6 +11,7 @@ import time
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.optim import AdamW
 
 import cacseg
@@ -163,12 +164,14 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(tmp_path, alone):
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, alone):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    shutil.copy(alone / "metrics.csv", folder)
-    assert run(folder, STEPS, resume=True).step == STEPS
+    folder, loggers = tmp_path / "run", ("csv", "tensorboard")
+    run(folder, STEPS, loggers=loggers)
+    (folder / "last.ckpt").unlink()
+    assert run(folder, STEPS, loggers=loggers, resume=True).step == STEPS
     assert differing(folder, alone) == []
     assert rows(folder) == rows(alone)
+    shown = EventAccumulator(str(folder / "tensorboard")).Reload().Scalars("rate")
+    assert [event.step for event in shown] == list(range(1, STEPS + 1))  # none twice there either
 
 
 def test_the_best_score_so_far_is_remembered(tmp_path, alone):
@@ -190,6 +193,18 @@ def test_a_finished_run_is_not_trained_further(tmp_path, alone):
     assert 0.0 < result.best_mean_iou <= 1.0
     assert "is finished: 12 of 12 steps are done" in said[0]
     assert (alone / "last.ckpt").stat().st_mtime_ns == before
+
+
+def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, alone):
+    shutil.copytree(alone, tmp_path / "run")
+    renamed = Stripes()
+    renamed.class_names = ("left", "sky", "right")
+    words = "class 1 was 'right' and is 'sky'; class 2 was 'sky' and is 'right'"
+    for data, match in ((Stripes(length=11), "there were 10 in 'train' of stripes and there are 11"), (renamed, words)):
+        validation = Stripes("val", 3)
+        validation.class_names = data.class_names
+        with pytest.raises(ValueError, match=match):
+            run(tmp_path / "run", STEPS + 1, loaders=small_loaders(data, validation), resume=True)
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path, alone):

@@ -3,14 +3,19 @@
 import csv
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.optim import AdamW
 
 import cacseg
 from cacseg.data import Sample
 from cacseg.engine.atomic import read_checkpoint
-from cacseg.engine.preflight import check_crop, check_data, check_folder, check_model, check_space
+from cacseg.engine.checkpoints import Averaging
+from cacseg.engine.optim import parameter_groups
+from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
+from cacseg.engine.task import SegmentationTask
 from engine_runs import Stripes, run, small_loaders, small_model, small_task
 
 
@@ -48,11 +53,12 @@ def spoiling(task, step):
     return report
 
 
-def test_a_loss_that_is_no_number_ends_the_run(tmp_path):
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_no_number_ends_the_run(tmp_path, accumulate):
     """Step 4 makes a bias NaN, so the losses that read it are NaN at step 5; oracle and auxiliary do not read it."""
-    task = small_task()
+    task, loaders = small_task(), small_loaders(accumulate=accumulate)
     with pytest.raises(ValueError, match=r"not finite at step 5: plain, context, distillation, total\. Nothing of it"):
-        run(tmp_path / "run", 8, task=task, save_every=100, report=spoiling(task, 3))
+        run(tmp_path / "run", 8, task=task, loaders=loaders, save_every=100, report=spoiling(task, 3))
     assert read_checkpoint(tmp_path / "run" / "last.ckpt")["global_step"] == 3
 
 
@@ -67,6 +73,57 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
 def test_mixed_precision_and_clipping_run(tmp_path):
     result = run(tmp_path / "run", 2, precision="bf16", clip=0.1, log_every=1)
     assert result.step == 2
+
+
+def test_tf32_is_for_one_run_alone(tmp_path):
+    before, within = torch.get_float32_matmul_precision(), set()
+    run(tmp_path / "run", 1, precision="tf32", report=lambda text: within.add(torch.get_float32_matmul_precision()))
+    assert (before, within) == ("highest", {"high"})
+    assert torch.get_float32_matmul_precision() == before
+
+
+def test_half_precision_on_a_cpu_is_refused_not_replaced(tmp_path):
+    with pytest.raises(ValueError, match="training in fp16 needs a GPU; this run would be on the CPU"):
+        run(tmp_path / "run", 1, precision="fp16")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU where there is none")
+def test_devices_that_are_not_there_are_one_line(tmp_path):
+    words = r"cannot train with accelerator='gpu', devices=2 .* shows 0 CUDA devices; change training.accelerator"
+    with pytest.raises(ValueError, match=words) as error:
+        run(tmp_path / "run", 1, accelerator="gpu", devices=2)
+    assert "\n" not in str(error.value)
+
+
+class Unwaiting(SegmentationTask):
+    """Waiting for the GPU is an error in the second and third step, from the batch's start to the last callback."""
+
+    def on_train_batch_start(self, batch, batch_idx):
+        torch.cuda.set_sync_debug_mode("error" if self.trainer.global_step in (1, 2) else "default")
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
+    task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
+    options = {"precision": precision, "clip": 1.0, "accelerator": "gpu"}
+    every = dict.fromkeys(("log_every", "validate_every", "save_every"), 100)
+    try:
+        assert run(tmp_path / "run", 4, task=task, loaders=small_loaders(workers=1), **options, **every).step == 4
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_averages_are_kept_where_the_model_will_be():
+    """They are made before Lightning moves the model; the device "meta" stands for a GPU."""
+    averaging, task = Averaging(0.9), small_task()
+    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta")))
+    averaging.setup(trainer, task, "fit")
+    assert {value.device.type for value in averaging.task.model.state_dict().values()} == {"meta"}
+    assert {value.device.type for value in task.model.state_dict().values()} == {"cpu"}
 
 
 def test_compile_runs(tmp_path, monkeypatch):
@@ -105,9 +162,14 @@ class Wrong(Stripes):
 
 
 def test_a_validation_image_is_tried_before_the_first_step(tmp_path):
+    passed = []
+    loaders, options = small_loaders(validation=Wrong("val", 2, "validation")), {"passed": lambda: passed.append(True)}
     with pytest.raises(ValueError, match=r"ignore index 255; got 9 \(stripes, val: image_000\)"):
-        run(tmp_path / "run", loaders=small_loaders(validation=Wrong("val", 2, "validation")))
-    assert not (tmp_path / "run" / "metrics.csv").exists()
+        run(tmp_path / "run", loaders=loaders, loggers=("csv", "tensorboard"), **options)
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= BEFORE_A_RUN
+    assert passed == []
+    run(tmp_path / "run", 1, **options)
+    assert passed == [True]
 
 
 def test_too_little_memory_is_said_in_the_dry_run(tmp_path, monkeypatch):

@@ -142,6 +142,29 @@ def test_bad_data_stop_before_anything_is_written(tmp_path, wrong, words):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_was_refused_leaves_its_folder_to_the_corrected_one(tmp_path):
+    """Labels of the validation split are first read in the dry run, which is as late as a refusal can be."""
+    root = make_folder(tmp_path / "data")
+    good = cv2.imread(str(root / "labels" / "val" / "0.png"), cv2.IMREAD_UNCHANGED)
+    cv2.imwrite(str(root / "labels" / "val" / "0.png"), np.full_like(good, 9))
+    config = small(root, **{"training.loggers": ["csv", "tensorboard"]})
+    with pytest.raises(ValueError, match="holds the label 9"):
+        quiet(config, tmp_path / "run")
+    with pytest.raises(ValueError, match="must name a part of the model"):
+        quiet(change(config, {"optimiser.multipliers.bckbone": 0.1}), tmp_path / "run")
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {".lock", "tensorboard"}
+    cv2.imwrite(str(root / "labels" / "val" / "0.png"), good)
+    assert quiet(change(config, {"optimiser.rate": 0.002}), tmp_path / "run").step == 2
+    assert read_config(tmp_path / "run").config.optimiser.rate == 0.002
+
+
+def test_a_warm_up_longer_than_the_run_is_said(tmp_path):
+    said = []
+    config = small(make_folder(tmp_path / "data"), **{"schedule.warmup_steps": 2})
+    run(config, tmp_path / "run", report=said.append, progress=False)
+    assert any("warm-up of 2 steps does not end within 2" in line for line in said)
+
+
 def test_given_backbone_weights_bring_their_preprocessing(tmp_path):
     root = make_folder(tmp_path / "data")
     torch.manual_seed(0)

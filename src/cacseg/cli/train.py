@@ -17,7 +17,8 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A name of --list, or the config.json of an earlier run. With --resume it may be left out."
+            help="A name of --list, the config.json of an earlier run, or a file that --print-config wrote. With "
+            "--resume it may be left out."
         ),
     ] = None,
     settings: Annotated[
@@ -58,7 +59,7 @@ def train(
     whatever the number of devices.
     """
     from cacseg.recipes.config import Config, change, parse_setting
-    from cacseg.recipes.files import read_config
+    from cacseg.recipes.files import read_config, read_recipe
     from cacseg.recipes.named import find_recipe
 
     if list_recipes:
@@ -75,7 +76,7 @@ def train(
             )
         name, config, _ = read_config(output)
     elif recipe.endswith(".json") or Path(recipe).is_dir():
-        name, config, _ = read_config(recipe)
+        name, config = read_recipe(recipe)
     else:
         name, config = recipe, find_recipe(recipe)
     config = change(config, changes)
@@ -100,11 +101,13 @@ def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-unt
     except Stopped as stopped:
         report(f"{stopped}; continue with: cacseg train --resume -o {folder}")
         raise typer.Exit(STOPPED) from None
-    if is_first_process():
-        say(
-            f"{folder}: {result.step} steps, best mIoU {100 * result.best_mean_iou:.2f} at step {result.best_step} "
-            "(best.safetensors)"
-        )
+    if not is_first_process():
+        return
+    if result.best_step:
+        best = f"best mIoU {100 * result.best_mean_iou:.2f} at step {result.best_step} (best.safetensors)"
+    else:
+        best = "no validation gave a mIoU: are all labels of the validation split ignored? (last.safetensors)"
+    say(f"{folder}: {result.step} steps, {best}")
 
 
 def _list(match: str) -> None:

@@ -7,6 +7,7 @@ from cacseg._torchvision import ensure_torchvision_imports
 ensure_torchvision_imports()
 
 from lightning.fabric.plugins import CheckpointIO as CheckpointIO  # noqa: E402
+from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException  # noqa: E402
 from lightning.pytorch import Callback as Callback  # noqa: E402
 from lightning.pytorch import LightningDataModule as LightningDataModule  # noqa: E402
 from lightning.pytorch import LightningModule as LightningModule  # noqa: E402

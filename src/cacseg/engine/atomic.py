@@ -38,4 +38,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise
     except Exception as error:  # torch has many words for a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} cannot be read ({reason}). Was it damaged, or written by something else?") from error
+        raise ValueError(
+            f"{path} cannot be read ({reason}). Was it damaged, or written by something else? A new run can start from "
+            f"the model beside it: model.weights={path.with_suffix('.safetensors')}"
+        ) from error

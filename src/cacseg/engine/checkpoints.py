@@ -44,6 +44,12 @@ class Averaging(WeightAveraging):
     def __init__(self, decay: float) -> None:
         super().__init__(multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        # Lightning takes the device of the model, which is not on its device yet: each step would bring all weights
+        # to the CPU and average them there.
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
+
     @property
     def task(self) -> Any:
         """The averaged copy of the task."""

@@ -50,6 +50,27 @@ class Loaders(LightningDataModule):
         self.validation, self.validation_transform = validation, validation_transform
         self.batch, self.accumulate, self.workers = batch, accumulate, workers
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the positions of the stream depend on besides the seed."""
+        return {"images": len(self.train), "classes": list(self.train.class_names)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The data of a resumed run must be those it was started with: the order is a permutation of their number."""
+        images, classes = state_dict["images"], state_dict["classes"]
+        if images != len(self.train):
+            raise ValueError(
+                f"a run is resumed on the images it was started with; there were {images} in {self.train.split!r} of "
+                f"{self.train.name} and there are {len(self.train)}. Bring them back, or start a new run with "
+                "model.weights."
+            )
+        if classes != list(self.train.class_names):
+            wrong = [
+                f"class {index} was {before!r} and is {now!r}"
+                for index, (before, now) in enumerate(zip(classes, self.train.class_names, strict=True))
+                if before != now
+            ]
+            raise ValueError(f"a run is resumed with the classes it was started with; {'; '.join(wrong[:3])}.")
+
     def train_dataloader(self) -> DataLoader[Crop]:
         batches = self.micro_batches(start_step=self._trainer().global_step)
         return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options())

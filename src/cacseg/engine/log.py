@@ -40,9 +40,11 @@ class CsvLog(Logger):
         self.rows: list[dict[str, str]] = []
         if is_first_process() and path.is_file():
             with path.open(newline="") as file:
-                reader = csv.DictReader(file)
-                self.columns = list(reader.fieldnames or self.columns)
-                self.rows = [row for row in reader if (row["step"] or "").isdigit() and int(row["step"]) <= keep_steps]
+                text = file.read()
+            # A last row without its end was cut short: its step may be the first digits of another.
+            reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
+            self.columns = list(reader.fieldnames or self.columns)
+            self.rows = [row for row in reader if (row["step"] or "").isdigit() and int(row["step"]) <= keep_steps]
             self._rewrite()
 
     @property
@@ -66,8 +68,14 @@ class CsvLog(Logger):
             self.columns += new
             self._rewrite()
             return
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns, restval="").writerow(row)
+        try:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, self.columns, restval="").writerow(row)
+        except OSError as error:
+            raise OSError(
+                f"{self.path} could not be written ({error.strerror or error}). Free or add space, then continue with "
+                "--resume."
+            ) from error
 
     def _rewrite(self) -> None:
         text = io.StringIO(newline="")
@@ -88,7 +96,8 @@ class Log(Callback):
         self.latest: dict[str, float] = {}
         self.parts: list[Tensor] = []
         self.seen_step = -1
-        self.started = 0.0
+        self.started = 0.0  # later by as long as validations took: the pace is that of training
+        self.validating_since = 0.0
         self.first_step = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -114,7 +123,11 @@ class Log(Callback):
         self._log(trainer, {**{f"loss/{name}": value for name, value in losses.items()}, "rate": rate})
         self.latest |= losses
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.validating_since = time.monotonic()
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started += time.monotonic() - self.validating_since
         found: Any = pl_module.scores
         names = ("mean_iou", "mean_accuracy", "pixel_accuracy")
         self._log(trainer, {f"val/{name}": getattr(found, name) for name in names})

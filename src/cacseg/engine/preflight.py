@@ -14,6 +14,9 @@ from cacseg.data import SegmentationData
 from cacseg.engine._lightning import is_first_process
 from cacseg.models import SegmentationModel
 
+# All that a run leaves which was refused before its first step; the event files hold nothing then.
+BEFORE_A_RUN = frozenset({".lock", "tensorboard"})
+
 
 def check_folder(folder: Path, *, resume: bool) -> None:
     """A new run gets a folder of its own; a resumed one has its folder."""
@@ -22,7 +25,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     if resume:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} does not exist: there is no run to resume. Leave --resume out to start.")
-    elif folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+    elif folder.is_dir() and any(path.name not in BEFORE_A_RUN for path in folder.iterdir()):
         raise FileExistsError(
             f"{folder} exists and is not empty; a run is never overwritten. Continue it with --resume, or choose "
             "another folder with -o."

@@ -53,8 +53,9 @@ class SegmentationTask(LightningModule):
             for module in model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
-        # Not a buffer: averaged weights are swapped in and out for validation, buffers with them.
+        # Not buffers: averaged weights are swapped in and out for validation, buffers with them.
         self.counts: Tensor | None = None
+        self.mean_and_std: Tensor | None = None
         self.scores: Scores | None = None
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
@@ -95,4 +96,8 @@ class SegmentationTask(LightningModule):
         }
 
     def _normalised(self, images: Tensor, sizes: Tensor | None) -> Tensor:
-        return normalise(images, self.model.mean, self.model.std, sizes).contiguous(memory_format=self.memory_format)
+        # Kept on the device: to send these six numbers in each step, a GPU would have to be waited for.
+        if self.mean_and_std is None or self.mean_and_std.device != images.device:
+            self.mean_and_std = torch.tensor([self.model.mean, self.model.std], device=images.device)
+        mean, std = self.mean_and_std
+        return normalise(images, mean, std, sizes).contiguous(memory_format=self.memory_format)

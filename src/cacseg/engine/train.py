@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import os
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from cacseg.engine._lightning import Callback, Logger, TensorBoardLogger, Trainer
+from cacseg.engine._lightning import Callback, Logger, MisconfigurationException, TensorBoardLogger, Trainer
 from cacseg.engine.atomic import read_checkpoint
 from cacseg.engine.checkpoints import LAST, AtomicFiles, Averaging, Checkpoints, checkpoint_bytes
 from cacseg.engine.dryrun import DryRun
@@ -60,6 +61,7 @@ def train(
     nodes: int = 1,
     loggers: Sequence[LoggerName] = ("csv", "tensorboard"),
     resume: bool = False,
+    passed: Callable[[], None] | None = None,
     report: Callable[[str], None] = print,
     progress: bool = True,
 ) -> Result:
@@ -73,7 +75,8 @@ def train(
         folder: of this run.
         steps: of the optimiser, in the whole run.
         seed: of dropout and the like; the loaders have their own.
-        precision: "fp32", "tf32" (float32 products on tensor cores), "bf16" or "fp16" (autocast).
+        precision: "fp32" (as torch has it: cuDNN may use TF32 in convolutions), "tf32" (in matrix products too), "bf16"
+            or "fp16" (autocast; fp16 needs a GPU).
         clip: the largest norm of the gradients.
         ema_decay: keep an exponential moving average of the weights, which is validated and saved.
         synchronise_batch_norm: batch statistics over all devices, where there are several.
@@ -81,6 +84,7 @@ def train(
         validate_every, save_every, log_every: in steps; after a validation a checkpoint is saved anyway.
         accelerator, devices, nodes: as Lightning's Trainer takes them; within torchrun its own numbers hold.
         loggers: any of "csv", "tensorboard" and "wandb".
+        passed: called once, by the process that writes, when the dry run has found nothing wrong and no step is done.
         report: where lines of text go.
         progress: whether a progress bar is drawn on stderr.
     """
@@ -113,10 +117,10 @@ def train(
         check=watch.check_all,
     )
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
-    callbacks: list[Callback] = [DryRun(), Randomness(seed), interrupt, *([averaging] if averaging else [])]
+    callbacks: list[Callback] = [DryRun(passed), Randomness(seed), interrupt, *([averaging] if averaging else [])]
     callbacks += [watch, log, *([Bar(log, steps * loaders.accumulate)] if progress else []), checkpoints]
-    with _without_remarks(), alone_in(folder):
-        trainer = Trainer(
+    with _without_remarks(), alone_in(folder), _matrix_products(precision):
+        trainer = _make_trainer(
             accelerator=accelerator,
             **_launched(devices, nodes),
             precision=PRECISIONS[precision],
@@ -129,19 +133,19 @@ def train(
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
             deterministic=deterministic,
-            logger=_make_loggers(loggers, folder, first_step),
+            logger=_make_loggers(loggers, folder, first_step, resume),
             callbacks=callbacks,
             plugins=[AtomicFiles()],
             default_root_dir=folder,
             enable_progress_bar=progress,
             enable_model_summary=False,
         )
+        if precision == "fp16" and trainer.strategy.root_device.type == "cpu":
+            raise ValueError("training in fp16 needs a GPU; this run would be on the CPU. Use bf16 or fp32.")
         share = share_of_batch(loaders.batch, loaders.accumulate, trainer.world_size)
         if synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
             _check_synchronisable(trainer)
             model.synchronise_batch_norm()
-        if precision == "tf32":
-            torch.set_float32_matmul_precision("high")
         if trainer.is_global_zero:
             start = f"resuming after step {first_step}" if first_step else "starting"
             report(
@@ -153,6 +157,29 @@ def train(
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
 
 
+def _make_trainer(**options: Any) -> Trainer:
+    try:
+        return Trainer(**options)
+    except MisconfigurationException as error:  # devices that are not there
+        asked = f"accelerator={options['accelerator']!r}, devices={options['devices']!r}"
+        raise ValueError(
+            f"this machine cannot train with {asked} ({' '.join(str(error).split()).rstrip('.!')}). It shows "
+            f"{torch.cuda.device_count()} CUDA devices; change training.accelerator or training.devices."
+        ) from error
+
+
+@contextmanager
+def _matrix_products(precision: Precision) -> Iterator[None]:
+    """TF32 for the matrix products of a "tf32" run, and of no other in this process."""
+    before = torch.get_float32_matmul_precision()
+    if precision == "tf32":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _launched(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
     """The devices of this machine and the machines; torchrun has decided on both already."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
@@ -161,18 +188,15 @@ def _launched(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
     return {"devices": here, "num_nodes": everywhere // here}
 
 
-def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int) -> list[Logger]:
+def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int, resume: bool) -> list[Logger]:
     made: list[Logger] = []
     for name in names:
         if name == "csv":
             made.append(CsvLog(folder / METRICS, keep_steps=first_step))
         elif name == "tensorboard":
-            # purge_step hides what an interrupted run wrote after its last checkpoint.
-            made.append(
-                TensorBoardLogger(
-                    folder, name="", version="tensorboard", purge_step=first_step + 1 if first_step else None
-                )
-            )
+            # purge_step hides what an interrupted run wrote after its last checkpoint, or before its first.
+            purge = first_step + 1 if resume else None
+            made.append(TensorBoardLogger(folder, name="", version="tensorboard", purge_step=purge))
         else:
             made.append(_make_wandb(folder))
     return made
@@ -183,7 +207,9 @@ def _make_wandb(folder: Path) -> Logger:
         raise ModuleNotFoundError("the logger 'wandb' needs wandb, which is not installed: pip install wandb")
     from lightning.pytorch.loggers import WandbLogger
 
-    return WandbLogger(project="cacseg", name=folder.name, id=folder.name, save_dir=folder, resume="allow")
+    # The same run again when this folder's is resumed, and no other folder's, whatever its name.
+    name = f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+    return WandbLogger(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
@@ -211,6 +237,7 @@ def _without_remarks() -> Iterator[None]:
             "Found .* module.* in eval mode",
             "Checkpoint directory .* exists and is not empty",
             "GPU available but not used",
+            ".*AMP with fp16 is not supported on CPU",  # an error here
             "Total length of .* across ranks is zero",
             ".*treespec, LeafSpec.* is deprecated",
         ):

@@ -26,6 +26,10 @@ class Watch(Callback):
         self.every = every
         self.names: list[str] = []
         self.first: Tensor | None = None  # for each term the first bad step, 0 for none
+        self.done_steps = 0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.done_steps = trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -34,7 +38,8 @@ class Watch(Callback):
         values = torch.stack([value.float() for value in terms.values()])
         if self.first is None:
             self.names, self.first = list(terms), torch.zeros_like(values, dtype=torch.int64)
-        step = max(trainer.global_step, 1)
+        step = self.done_steps + 1  # also within an accumulated batch, whose step is not done yet
+        self.done_steps = trainer.global_step
         bad = ~values.isfinite() & (self.first == 0)
         self.first = torch.where(bad, step, self.first)
         if values.device.type == "cpu" or trainer.global_step % self.every == 0:

@@ -21,7 +21,7 @@ from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.models import SegmentationModel, create_model
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
-from cacseg.recipes.files import SavedConfig, differences, read_config, write_config
+from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
 
 
 def run(
@@ -63,14 +63,24 @@ def run(
         freeze_batch_norm=options.freeze_batch_norm,
     )
     loaders = make_loaders(config, train_data, validation_data)
-    if first and saved is None:
-        folder.mkdir(parents=True, exist_ok=True)
+    schedule = config.schedule
+    if schedule.warmup_steps >= schedule.steps:
+        report(
+            f"the warm-up of {schedule.warmup_steps} steps does not end within {schedule.steps}: the full rate is "
+            "never reached (schedule.warmup_steps)"
+        )
+
+    def begin() -> None:
+        """Not before the dry run: what was refused leaves no folder behind that a corrected run could not use."""
+        if (folder / CONFIG).exists():
+            raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
         write_config(folder, recipe, config, model.arguments)
+
     return train(
         task,
         loaders,
         folder,
-        steps=config.schedule.steps,
+        steps=schedule.steps,
         seed=options.seed,
         precision=options.precision,
         clip=config.optimiser.clip,
@@ -85,6 +95,7 @@ def run(
         nodes=options.nodes,
         loggers=options.loggers,
         resume=resume,
+        passed=begin if saved is None else None,
         report=report,
         progress=progress,
     )

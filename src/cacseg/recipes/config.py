@@ -7,13 +7,17 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
 Pair = tuple[Count, Count]
+LoggerNames = Annotated[
+    tuple[Literal["csv", "tensorboard", "wandb"], ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),  # one word is a list of one
+]
 
 
 class Section(BaseModel):
@@ -108,7 +112,7 @@ class TrainingConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Count | Literal["auto"] = "auto"  # of each machine
     nodes: Count = 1
-    loggers: tuple[Literal["csv", "tensorboard", "wandb"], ...] = ("csv", "tensorboard")
+    loggers: LoggerNames = ("csv", "tensorboard")
 
 
 class Config(Section):
@@ -117,6 +121,15 @@ class Config(Section):
     optimiser: OptimiserConfig
     schedule: ScheduleConfig
     training: TrainingConfig
+
+    @model_validator(mode="after")
+    def _rate_falls(self) -> Config:
+        if self.schedule.minimum > self.optimiser.rate:
+            raise ValueError(
+                f"schedule.minimum must not exceed optimiser.rate, or the rate would rise; got "
+                f"{self.schedule.minimum:g} and {self.optimiser.rate:g}. Change both"
+            )
+        return self
 
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -145,8 +158,11 @@ def validated(values: Mapping[str, Any]) -> Config:
         found: dict[str, str] = {}
         for problem in error.errors():
             key = ".".join(str(part) for part in problem["loc"][:2])
-            found.setdefault(key, f"{problem['msg'].lower()}; got {problem['input']!r}")
-        raise ValueError("; ".join(f"{key}: {text}" for key, text in found.items()) + ".") from None
+            if key:
+                found.setdefault(key, f"{key}: {problem['msg'].lower()}; got {problem['input']!r}")
+            else:  # of the whole, in words of our own
+                found.setdefault(key, problem["msg"].removeprefix("Value error, "))
+        raise ValueError("; ".join(found.values()) + ".") from None
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -58,13 +58,27 @@ def read_config(path: str | Path) -> SavedConfig:
     file = path / CONFIG if path.is_dir() else path
     try:
         content = json.loads(file.read_text())
-        if content["format"] != "cacseg run 1":
-            raise ValueError(f"its format is {content['format']!r}")
+        if content.get("format") != "cacseg run 1":
+            raise ValueError(f"its format is {content.get('format')!r}, not 'cacseg run 1'")
         return SavedConfig(content["recipe"], validated(content["config"]), content["model_arguments"])
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is no configuration of a run ({error}).") from error
+
+
+def read_recipe(path: str | Path) -> tuple[str, Config]:
+    """A name and a configuration to start a run with: those of an earlier run, or what --print-config printed."""
+    path = Path(path)
+    if path.is_file():
+        try:
+            content = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} is no JSON ({error}).") from error
+        if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
+            return path.stem, validated(content)
+    saved = read_config(path)
+    return saved.recipe, saved.config
 
 
 def differences(before: Config, now: Config) -> list[str]:
