@@ -1,0 +1,78 @@
+"""Which implementation runs: plain PyTorch, or the Triton kernels."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cacseg._checks import check_choice
+
+Implementation = Literal["auto", "torch", "triton"]
+IMPLEMENTATIONS = ("auto", "torch", "triton")
+KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+# The kernels need what came with torch 2.7 (triton 3.3). Asked once: torch.compile cannot trace the question.
+TRITON_IS_THERE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7) and find_spec("triton") is not None
+
+
+@torch.compiler.assume_constant_result
+@cache
+def _device_is_fit(index: int | None) -> bool:
+    """NVIDIA from Ampere on: the matrix units that the products need."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+
+
+def interpreted() -> bool:
+    """Whether Triton was told to run its kernels on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def use_triton(impl: str, values: Tensor, *, dense: bool = True) -> bool:
+    """Whether the kernels run. "auto" takes them where they can; "triton" insists, and says why they cannot.
+
+    `dense` is False for what they do not cover: packed batches and rare options.
+    """
+    check_choice("impl", impl, IMPLEMENTATIONS)
+    if impl == "torch":
+        return False
+    on_gpu = values.device.type == "cuda"
+    fit = TRITON_IS_THERE and dense and values.dtype in KERNEL_DTYPES
+    if impl == "auto":
+        return fit and on_gpu and _device_is_fit(values.device.index)
+    if not dense:
+        raise ValueError("impl='triton' covers neither packed batches nor these options. Use impl='auto'.")
+    if not fit:
+        raise ValueError(
+            "impl='triton' needs triton with torch >= 2.7, and float32, float16 or bfloat16 tensors; got "
+            f"{values.dtype}, torch {torch.__version__}, triton {'found' if TRITON_IS_THERE else 'not found'}. "
+            "Use impl='auto'."
+        )
+    if not on_gpu and not interpreted():
+        raise ValueError(
+            f"impl='triton' needs tensors on a CUDA device; got {values.device}. Use impl='auto', or set "
+            "TRITON_INTERPRET=1 before Python starts to run the kernels on the CPU, slowly."
+        )
+    return True
+
+
+def kernels(name: str) -> Any:
+    """A module of `cacseg.kernels`, imported when a tensor needs it: triton is not everywhere."""
+    return import_module(f"cacseg.kernels.{name}")
+
+
+def refuse_second_derivative(operator: Any, name: str) -> None:
+    """What runs in a backward pass says so when it is differentiated itself."""
+
+    def refuse(ctx: Any, *gradients: Any) -> None:
+        raise NotImplementedError(
+            f"{name} is differentiable once; for second derivatives use cacseg.functional.{name}."
+        )
+
+    operator.register_autograd(refuse)
