@@ -214,16 +214,21 @@ class ContextAwareClassifier(nn.Module):
     ) -> Tensor | ContextLogits:
         """The context logits, or with labels all that the losses need."""
         self._check(features, labels, offsets)
+        if labels is not None:
+            labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
+        at_once = self._at_once(features, labels) if offsets is None else None
+        if at_once is not None:
+            plain, context, oracle = at_once
+            return context if labels is None else ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
         plain = self._plain(features)
         context_rows = self._context_rows(features, plain, offsets)
         if labels is None:
             return plain if context_rows is None else self._similarity(features, context_rows, offsets)
-        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
         oracle_rows = None
         if self.oracle_design != "none":
             oracle_rows = self._oracle_rows(features, labels, offsets, self.oracle_scope)
-        context, oracle = self._similarities(features, context_rows, oracle_rows, offsets)
-        context = plain if context is None else context
+        similarities = self._similarities(features, context_rows, oracle_rows, offsets)
+        context, oracle = plain if context_rows is None else similarities[0], similarities[1]
         return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
@@ -264,6 +269,34 @@ class ContextAwareClassifier(nn.Module):
             check_offsets(offsets, features)
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
+
+    def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """All logits from one operation, for the paper's design where a kernel can run; else None."""
+        usual = (
+            (self.plain_similarity, self.context_similarity) == ("dot", "cosine")
+            and self.context_design == "project_concat"
+            and self.oracle_design in (("project_concat", "none") if labels is not None else DESIGNS)
+            and self.confidence_threshold == 0.0
+            and not self.detach_plain
+        )
+        if not usual:
+            return None
+        context, oracle = (
+            None if projector is None else (projector[0].weight, projector[2].weight, projector[2].bias)
+            for projector in (self.context_projector, self.oracle_projector)
+        )
+        assert context is not None
+        return ops.context_aware_logits(
+            features,
+            self.weight.flatten(1),
+            self.bias,
+            context,
+            oracle,
+            labels,
+            scale=self.scale,
+            over_batch=self.oracle_scope == "batch",
+            dropout=self.dropout if self.training else 0.0,
+        )
 
     def _plain(self, features: Tensor) -> Tensor:
         weight = self.weight.flatten(1)

@@ -123,7 +123,7 @@ class ContextLoss(nn.Module):
             losses["oracle"] = self._cross_entropy(outputs.oracle, labels, self.align_corners, "labelled")
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
             losses["distillation"] = self._distillation(outputs, outputs.oracle)
-        terms = [weight * losses[name] for name, weight in self.weights.items() if weight > 0.0]
+        terms = [_times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0]
         losses["total"] = torch.stack(terms).sum() if terms else zero
         return losses
 
@@ -179,6 +179,11 @@ class ContextLoss(nn.Module):
         return ops.classwise_entropy_distillation(
             context, oracle, labels, entropy_logits=source, class_average=average, **common
         )
+
+
+def _times(weight: float, loss: Tensor) -> Tensor:
+    """A factor of 1 is no launch."""
+    return loss if weight == 1.0 else weight * loss
 
 
 class _Common(TypedDict):

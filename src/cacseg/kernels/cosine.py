@@ -107,6 +107,30 @@ class Branch(NamedTuple):
     inverse_rows: Tensor  # [1 or b, m]
 
 
+def scale_gradient(
+    gradient: Tensor,
+    scores: Tensor,
+    inverse_pixels: Tensor,
+    inverse_rows: Tensor,
+    scaled: Tensor,
+    of_pixels: Tensor,
+    scale: float,
+    add: bool,
+) -> Tensor:
+    """G into `scaled` [b, m, L], sum_rows(dS S) / |F|^2 into (or onto) `of_pixels` [b, L]; returns the parts of
+    sum_pixels(dS S) / |A|^2, [parts, b, m]."""
+    b, m, length = scores.shape
+    block = 128
+    grid = (triton.cdiv(length, block), b)
+    of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=scores.device)
+    _scale_gradient[grid](
+        gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
+        m, length, scale, m * (inverse_rows.shape[0] > 1), *gradient.stride(), *scores.stride(), scaled.stride(0),
+        ADD=add, BLOCK_M=16, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return of_rows
+
+
 def backward(
     features: Tensor, inverse_pixels: Tensor, branches: list[Branch], scale: float
 ) -> tuple[Tensor, list[Tensor]]:
@@ -120,24 +144,16 @@ def backward(
     sizes = [branch.rows.shape[1] for branch in branches]
     scaled = torch.empty(b, sum(sizes), length, dtype=dtype, device=device)
     of_pixels = torch.empty(b, length, dtype=torch.float32, device=device)
-    block, lengths = 128, []
-    grid = (triton.cdiv(length, block), b)
+    lengths = []
     for index, (gradient, _, scores, inverse_rows) in enumerate(branches):
-        m = sizes[index]
-        of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=device)
-        _scale_gradient[grid](
-            gradient, scores, inverse_pixels, inverse_rows, scaled[:, sum(sizes[:index]) :], of_pixels, of_rows,
-            m, length, scale, m * (inverse_rows.shape[0] > 1), *gradient.stride(), *scores.stride(), scaled.stride(0),
-            ADD=index > 0, BLOCK_M=16, BLOCK=block, num_warps=4,
-        )  # fmt: skip
-        lengths.append(of_rows.sum(0))
+        into = scaled[:, sum(sizes[:index]) : sum(sizes[: index + 1])]
+        parts = scale_gradient(gradient, scores, inverse_pixels, inverse_rows, into, of_pixels, scale, index > 0)
+        lengths.append(parts.sum(0))
     stacked = branches[0].rows
     if len(branches) > 1:
         stacked = torch.cat([branch.rows.expand(b, -1, -1) for branch in branches], dim=1)
-    of_features = product(
-        stacked.transpose(1, 2), scaled, out=torch.empty_like(features), minus=(features, of_pixels), exact=True
-    )
-    parts = long_product(scaled, features.transpose(1, 2), exact=True).split(sizes, dim=1)
+    of_features = product(stacked.transpose(1, 2), scaled, out=torch.empty_like(features), minus=(features, of_pixels))
+    parts = long_product(scaled, features.transpose(1, 2), exact=True).sum(0).split(sizes, dim=1)
     of_all_rows = []
     for branch, part, of_rows in zip(branches, parts, lengths, strict=True):
         if branch.rows.shape[0] == 1 and b > 1:

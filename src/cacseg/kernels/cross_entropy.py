@@ -32,10 +32,11 @@ class Axis(NamedTuple):
 @triton.jit
 def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):  # type: ignore[no-untyped-def]
     """Both rows of a row of cells, mixed along the columns; in units of log 2."""
-    upper_left = tl.load(base + rows_low + columns_low, mask=mask, other=0.0).to(tl.float32)
-    upper_right = tl.load(base + rows_low + columns_high, mask=mask, other=0.0).to(tl.float32)
-    lower_left = tl.load(base + rows_high + columns_low, mask=mask, other=0.0).to(tl.float32)
-    lower_right = tl.load(base + rows_high + columns_high, mask=mask, other=0.0).to(tl.float32)
+    other = None if mask is None else 0.0
+    upper_left = tl.load(base + rows_low + columns_low, mask=mask, other=other).to(tl.float32)
+    upper_right = tl.load(base + rows_low + columns_high, mask=mask, other=other).to(tl.float32)
+    lower_left = tl.load(base + rows_high + columns_low, mask=mask, other=other).to(tl.float32)
+    lower_right = tl.load(base + rows_high + columns_high, mask=mask, other=other).to(tl.float32)
     upper = upper_left + share * (upper_right - upper_left)
     lower = lower_left + share * (lower_right - lower_left)
     return upper * LOG2_E, lower * LOG2_E
@@ -78,17 +79,19 @@ def _forward(  # type: ignore[no-untyped-def]
         smooth = tl.zeros([ROWS, COLUMNS], tl.float32)
         for class_block in range(0, n, CLASSES):
             k = class_block + tl.arange(0, CLASSES)
+            known = (k < n)[:, None]  # the last class stands in for those beyond it, and counts nothing
             upper, lower = _corners(
-                base + k.to(tl.int64)[:, None] * logits_n, rows_low, rows_high, columns_low[None, :],
-                columns_high[None, :], (k < n)[:, None] & inside[None, :], share_x[None, :],
+                base + tl.minimum(k, n - 1).to(tl.int64)[:, None] * logits_n, rows_low, rows_high,
+                columns_low[None, :], columns_high[None, :], None, share_x[None, :],
             )  # fmt: skip
+            upper = tl.where(known, upper, -1e38)
+            lower = tl.where(known, lower, -1e38)
             scores = upper[:, None, :] + share_y[None, :, None] * (lower - upper)[:, None, :]
             if SMOOTH:
                 class_weight = (k < n).to(tl.float32)
                 if HAS_WEIGHT:
                     class_weight = tl.load(weight + k, mask=k < n, other=0.0).to(tl.float32)
                 smooth += tl.sum(scores * class_weight[:, None, None], axis=0)
-            scores = tl.where((k < n)[:, None, None], scores, float("-inf"))
             new_largest = tl.maximum(largest, tl.max(scores, axis=0))
             sums = sums * tl.exp2(largest - new_largest) + tl.sum(tl.exp2(scores - new_largest[None]), axis=0)
             largest = new_largest
@@ -138,7 +141,8 @@ def _finish(  # type: ignore[no-untyped-def]
     tl.store(pixel_share, share)
 
 
-@triton.jit
+# A stride of 1 stays unknown here: then a thread owns a column in every tensor, and no layout has to be converted.
+@triton.jit(do_not_specialize=["logits_w", "labels_w", "gradient_w"])
 def _backward(  # type: ignore[no-untyped-def]
     logits, labels, weight, spread, lse, pixel_share, of_loss, gradient,
     row_start, row_share, column_start, column_share,
@@ -197,23 +201,24 @@ def _backward(  # type: ignore[no-untyped-def]
                 place = image * height * width + (wide + row) * width + x
                 pixel_lse = tl.load(lse + place, mask=pixel, other=float("inf"))
                 where = image * labels_b + (wide + row) * labels_h + x.to(tl.int64) * labels_w
+                kept = pixel_lse < float("inf")
                 label = tl.load(labels + where, mask=pixel, other=-1).to(tl.int32)
+                label = tl.where(kept, label, -1)
                 probability = tl.exp2(left + share_x[None, :] * across - pixel_lse[None, :])  # 0 where ignored
-                target = (label[None, :] == k[:, None]) & (pixel_lse < float("inf"))[None, :]
+                target = label[None, :] == k[:, None]
                 if HAS_WEIGHT:
-                    kept = pixel_lse < float("inf")
                     hard = tl.load(weight + label, mask=kept, other=0.0).to(tl.float32)
                     if SMOOTH:
                         hard = (1.0 - smoothing) * hard
                         change = probability * (hard + even)[None, :] - tl.where(target, hard[None, :], 0.0)
-                        change -= tl.where(kept[None, :], soft[:, None], 0.0)
                     else:
                         change = probability * hard[None, :] - tl.where(target, hard[None, :], 0.0)
                 elif SMOOTH:
                     change = probability - tl.where(target, 1.0 - smoothing, 0.0)
-                    change -= tl.where((pixel_lse < float("inf"))[None, :], soft[:, None], 0.0)
                 else:
                     change = probability - tl.where(target, 1.0, 0.0)
+                if SMOOTH:
+                    change -= tl.where(kept[None, :], soft[:, None], 0.0)
                 both += change
                 right += share_x[None, :] * change
             lower_right = share_y * right
@@ -259,7 +264,7 @@ def forward(
         rows.start, rows.share, columns.low, columns.share,
         n, h, w, height, width, ignore_index, smoothing, *logits.stride(), *labels.stride(),
         HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0,
-        CLASSES=8, ROWS=per_cell, COLUMNS=block, num_warps=4,
+        CLASSES=8, ROWS=per_cell, COLUMNS=block, num_warps=max(1, block // 32),
     )  # fmt: skip
     _finish[(1,)](partial, loss, share, programs, labels.numel(), COUNT_ALL=count_all, BLOCK=1024, num_warps=8)
     return loss, share, lse
@@ -282,7 +287,7 @@ def backward(
     gradient = torch.empty_like(logits)
     block = min(128, max(16, triton.next_power_of_2(w)))
     halo = int(w > block)
-    choice = {"CLASSES": 16, "ROWS": 8, "num_warps": 4} | meta
+    choice = {"CLASSES": 16, "ROWS": 8, "num_warps": max(1, block // 32)} | meta
     grid = (
         triton.cdiv(n, choice["CLASSES"]) * triton.cdiv(w, block - halo),
         triton.cdiv(h, choice["ROWS"]),

@@ -10,21 +10,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the interpreter cannot multiply bfloat16
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
+NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
+FLOAT32 = "bf16x6" if NEW and not INTERPRETED.value else "tf32x3"
 PROGRAMS = 528  # of a long product, at least: four for each multiprocessor of a large GPU
 LONGEST_SUM = 4096
 
 
 @triton.jit
+def _dot(a, b, sums):  # type: ignore[no-untyped-def]
+    """A product of half-precision operands; the interpreter cannot multiply bfloat16."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
+    return tl.dot(a, b, sums)
+
+
+@triton.jit
 def _product(  # type: ignore[no-untyped-def]
-    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
-    m, n, k, scale, row_scale_b,
+    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor, table, labels,
+    m, n, k, scale, row_scale_b, table_b, classes,
     left_b, left_m, left_k, right_b, right_k, right_n,
     out_split, out_b, out_m, out_n, other_b, other_m, other_n,
-    LEFT: tl.constexpr, SPLITS: tl.constexpr, PRECISION: tl.constexpr,
-    ROUND: tl.constexpr, WIDEN: tl.constexpr, HALF_RANGE: tl.constexpr,
+    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr, HALF_RANGE: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_ROW_SCALE: tl.constexpr, HAS_COLUMN_SCALE: tl.constexpr, HAS_OTHER: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    HAS_TABLE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(m, BLOCK_M)
     row = (tl.program_id(0) % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -52,12 +62,22 @@ def _product(  # type: ignore[no-untyped-def]
             inner_total = tl.load(log_inner + batch * k + place, mask=place < k, other=float("inf"))
             a = tl.exp(a.to(tl.float32) - inner_total[None, :] - row_total[:, None])
         b = tl.load(right, mask=in_columns & (place < k)[:, None], other=0.0)
-        if ROUND:
-            a = a.to(b.dtype)
-        if WIDEN:
-            a = a.to(tl.float32)
-            b = b.to(tl.float32)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION)
+        if KIND == "float32":
+            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=PRECISION)
+        elif KIND == "narrow":
+            sums = _dot(a.to(b.dtype), b, sums)
+        elif KIND == "left_in_two":
+            a_high = a.to(b.dtype)
+            sums = _dot(a_high, b, sums)
+            sums = _dot((a - a_high.to(tl.float32)).to(b.dtype), b, sums)
+        else:  # "right_in_three": the left one is a mask, exact in any precision
+            a_mask = a.to(tl.bfloat16)
+            high = b.to(tl.bfloat16)
+            rest = b - high.to(tl.float32)
+            middle = rest.to(tl.bfloat16)
+            sums = _dot(a_mask, high, sums)
+            sums = _dot(a_mask, middle, sums)
+            sums = _dot(a_mask, (rest - middle.to(tl.float32)).to(tl.bfloat16), sums)
         left += BLOCK_K * left_k
         right += BLOCK_K * right_k
     sums *= scale
@@ -71,6 +91,10 @@ def _product(  # type: ignore[no-untyped-def]
         place = batch * other_b + row.to(tl.int64)[:, None] * other_m + column.to(tl.int64)[None, :] * other_n
         values = tl.load(other + place, mask=in_rows & in_columns, other=0.0).to(tl.float32)
         sums -= values * tl.load(column_factor + batch * n + column, mask=column < n, other=0.0)[None, :]
+    if HAS_TABLE:
+        label = tl.load(labels + batch * n + column, mask=column < n, other=-1)
+        known = in_rows & ((label >= 0) & (label < classes))[None, :]
+        sums += tl.load(table + batch * table_b + row[:, None] * classes + label[None, :], mask=known, other=0.0)
     if HALF_RANGE:  # an infinity would turn every softmax after it into NaN
         sums = tl.minimum(tl.maximum(sums, -65504.0), 65504.0)
     place = split.to(tl.int64) * out_split + batch * out_b
@@ -89,6 +113,7 @@ def product(
     row_scale: Tensor | None = None,
     column_scale: Tensor | None = None,
     minus: tuple[Tensor, Tensor] | None = None,
+    by_label: tuple[Tensor, Tensor] | None = None,
     softmax: tuple[Tensor, Tensor] | None = None,
     one_hot: int = 0,
     exact: bool = False,
@@ -97,53 +122,65 @@ def product(
 ) -> Tensor:
     """left [1 or b, m, k] times right [1 or b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
 
-        scale * row_scale[..., None] * column_scale[:, None] * (left @ right) + bias[:, None] - other * factor[:, None]
+        scale * row_scale[..., None] * column_scale[:, None] * (left @ right)
+            + bias[:, None] - other * factor[:, None] + table[:, labels]
 
-    with (other [b, m, n], factor [b, n]) = `minus`. float32 operands are multiplied as three tf32 products each,
-    which keeps what float32 has; so are operands of two precisions if `exact`, else the left one is rounded to the
-    right one's. With `softmax` (row [b, m], inner [b, k]) the left operand is exp(left - row - inner); with `one_hot`
-    m, left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
+    with other [b, m, n] and factor [b, n] from `minus`, table [1 or b, m, classes] and labels [b, n] from `by_label`.
+    float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision, unless
+    `exact`. With `softmax` (row [b, m], inner [b, k]) the left operand is exp(left - row - inner); with `one_hot` m,
+    left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
     add up.
     """
     b, m, k, n = max(left.shape[0], right.shape[0]), one_hot or left.shape[1], left.shape[2], right.shape[2]
     out = torch.empty(splits, b, m, n, dtype=dtype, device=left.device) if out is None else out[None]
-    widen = right.dtype == torch.float32 or (exact and (left.dtype != right.dtype or softmax is not None))
-    kind = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
-    log_row, log_inner = softmax if softmax is not None else (None, None)
-    wide = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
-    narrow = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 8, "num_stages": 3}
-    choice = (wide if widen else narrow) | {"PRECISION": precision() if widen else "ieee"} | meta
+    source = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
+    narrow_left = one_hot > 0 or (left.dtype == right.dtype and softmax is None)
+    if right.dtype == torch.float32:
+        kind = "right_in_three" if one_hot else "float32"
+    elif narrow_left or not exact:
+        kind = "narrow"
+    else:
+        kind = "left_in_two" if right.dtype == torch.bfloat16 else "float32"  # float16 has no room for small parts
+    if kind == "narrow":
+        choice = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
+        if splits > 1:
+            choice |= {"BLOCK_N": 128}
+    else:
+        choice = {"BLOCK_M": 64, "BLOCK_N": 64 if splits > 1 else 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+    choice |= {"PRECISION": precision()} | meta
     grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
+    log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
+    table, labels = by_label if by_label is not None else (None, None)
     _product[grid](
-        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor,
+        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, labels,
         m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
+        0 if table is None or table.shape[0] == 1 else table.stride(0), 0 if table is None else table.shape[2],
         left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
         right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
         *out.stride(), *other.stride(),
-        LEFT=kind, SPLITS=splits, ROUND=not widen, WIDEN=widen or INTERPRETED, HALF_RANGE=out.dtype == torch.float16,
+        LEFT=source, KIND=kind, SPLITS=splits, HALF_RANGE=out.dtype == torch.float16,
         HAS_BIAS=bias is not None, HAS_ROW_SCALE=row_scale is not None, HAS_COLUMN_SCALE=column_scale is not None,
-        HAS_OTHER=minus is not None, **choice,
+        HAS_OTHER=minus is not None, HAS_TABLE=table is not None, **choice,
     )  # fmt: skip
     return out if splits > 1 else out[0]
 
 
 def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
-    """`product` in float32 over a long inner dimension, in parts that are then added up: [b, m, n].
+    """`product` in float32 over a long inner dimension, in parts that are to be added up: [parts, b, m, n].
 
     Parts fill the device where the result is small, and keep float32 sums short. Their number depends on the sizes
     alone, so that a result does not depend on the device.
     """
     m = arguments.get("one_hot") or left.shape[1]
     b, k, n = max(left.shape[0], right.shape[0]), right.shape[1], right.shape[2]
-    tiles = b * triton.cdiv(m, 64) * triton.cdiv(n, 128)
-    splits = max(1, min(triton.cdiv(PROGRAMS, tiles), k // 256))
-    splits = max(splits, triton.cdiv(k, LONGEST_SUM))
-    if splits == 1:
-        return product(left, right, **arguments)
-    return product(left, right, splits=splits, **arguments).sum(0)
+    tiles = b * triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    parts = max(1, min(triton.cdiv(PROGRAMS, tiles), k // 256))
+    parts = max(parts, triton.cdiv(k, LONGEST_SUM))
+    result = product(left, right, splits=parts, **arguments)
+    return result if parts > 1 else result[None]
 
 
 def precision() -> str:
-    """float32 products: three tf32 products each, or one where the user allows it for the model's own."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3"
+    """How float32 is multiplied: in full, or as tf32 where the user allows that for the model's own products."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else FLOAT32

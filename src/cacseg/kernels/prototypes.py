@@ -65,11 +65,11 @@ def _combine(parts, totals, count, rows, BLOCK: tl.constexpr, BLOCK_N: tl.conste
 
 @triton.jit
 def _share_gradient(  # type: ignore[no-untyped-def]
-    logits, of_pixels, totals, inner, shares, gradient,
-    n, length, logits_b, logits_n, logits_l, gradient_b, gradient_n, gradient_l,
-    BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
+    logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
+    n, length, logits_b, logits_n, logits_l, earlier_b, earlier_n, earlier_l, gradient_b, gradient_n, gradient_l,
+    shares_b, HAS_EARLIER: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the gradient of the shares to that of the logits; the shares themselves take its place."""
+    """From the gradient of the shares to that of the logits, added to an earlier one; and the shares themselves."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
     inside = place < length
@@ -83,7 +83,7 @@ def _share_gradient(  # type: ignore[no-untyped-def]
         total = tl.load(totals + batch * n + k, mask=k < n, other=0.0)
         mean = tl.load(inner + batch * n + k, mask=k < n, other=0.0)
         share = tl.exp(score.to(tl.float32) - pixel[None, :] - total[:, None])
-        of_share = tl.load(shares + batch * n * length + wide_k * length + wide_place, mask=mask, other=0.0)
+        of_share = tl.load(of_shares + batch * n * length + wide_k * length + wide_place, mask=mask, other=0.0)
         column += tl.sum(tl.where(mask, share * (of_share - mean[:, None]), 0.0), axis=0)
     for start in range(0, n, BLOCK_N):
         k = start + tl.arange(0, BLOCK_N)
@@ -93,12 +93,15 @@ def _share_gradient(  # type: ignore[no-untyped-def]
         mean = tl.load(inner + batch * n + k, mask=k < n, other=0.0)
         centred = score.to(tl.float32) - pixel[None, :]
         share = tl.exp(centred - total[:, None])
-        here = shares + batch * n * length + wide_k * length + wide_place
-        of_share = tl.load(here, mask=mask, other=0.0)
+        of_share = tl.load(of_shares + batch * n * length + wide_k * length + wide_place, mask=mask, other=0.0)
         value = share * (of_share - mean[:, None]) - tl.exp(centred) * column[None, :]
+        if HAS_EARLIER:
+            where = batch * earlier_b + wide_k * earlier_n + wide_place * earlier_l
+            value += tl.load(earlier + where, mask=mask, other=0.0).to(tl.float32)
         where = batch * gradient_b + wide_k * gradient_n + wide_place * gradient_l
         tl.store(gradient + where, value.to(gradient.dtype.element_ty), mask=mask)
-        tl.store(here, share, mask=mask)
+        where = batch * shares_b + wide_k * length + wide_place
+        tl.store(shares + where, share.to(shares.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -118,8 +121,8 @@ def _spread_to_pixels(  # type: ignore[no-untyped-def]
     tl.store(out + where, value.to(out.dtype.element_ty), mask=inside)
 
 
-def context_forward(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Prototypes [b, n, d], and the two logarithms of the shares: [b, L] and [b, n]."""
+def shares_of(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The two logarithms of the shares, of logits [b, n, L]: of each pixel [b, L] and of each class [b, n]."""
     (b, n, length), device = logits.shape, logits.device
     of_pixels = torch.empty(b, length, dtype=torch.float32, device=device)
     block = 128
@@ -128,31 +131,55 @@ def context_forward(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, T
     totals = torch.empty(b, n, dtype=torch.float32, device=device)
     _totals[grid](logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
     _combine[(triton.cdiv(b * n, 16),)](parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
-    sums = long_product(logits, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
-    return sums, of_pixels, totals
+    return of_pixels, totals
+
+
+def share_gradient(
+    logits: Tensor,
+    of_pixels: Tensor,
+    totals: Tensor,
+    inner: Tensor,
+    of_shares: Tensor,
+    earlier: Tensor | None,
+    gradient: Tensor,
+    shares: Tensor,
+) -> None:
+    """Fills `gradient`, that of the logits plus an `earlier` one, and `shares` [b, n, L] (contiguous in each image).
+
+    `of_shares` is the gradient of the shares [b, n, L], `inner` its mean by them, [b, n].
+    """
+    b, n, length = logits.shape
+    block = 128
+    strides = (0, 0, 0) if earlier is None else earlier.stride()
+    _share_gradient[(triton.cdiv(length, block), b)](
+        logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
+        n, length, *logits.stride(), *strides, *gradient.stride(), shares.stride(0),
+        HAS_EARLIER=earlier is not None, BLOCK_N=16, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+
+
+def context_forward(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Prototypes [b, n, d], and the two logarithms of the shares: [b, L] and [b, n]."""
+    of_pixels, totals = shares_of(logits)
+    parts = long_product(logits, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
+    return parts.sum(0), of_pixels, totals
 
 
 def context_backward(
     gradient: Tensor, prototypes: Tensor, features: Tensor, logits: Tensor, of_pixels: Tensor, totals: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of features and logits, each in its dtype and memory format."""
-    b, n, length = logits.shape
-    gradient = gradient.contiguous()
     inner = (gradient * prototypes).sum(-1)
     shares = product(gradient, features, exact=True)
     of_logits = torch.empty_like(logits)
-    block = 128
-    _share_gradient[(triton.cdiv(length, block), b)](
-        logits, of_pixels, totals, inner, shares, of_logits,
-        n, length, *logits.stride(), *of_logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4,
-    )  # fmt: skip
+    share_gradient(logits, of_pixels, totals, inner, shares, None, of_logits, shares)
     of_features = product(gradient.transpose(1, 2), shares, out=torch.empty_like(features))
     return of_features, of_logits
 
 
 def label_sums(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """Sums of the features of each label, [b, n, d]; labels are [b, L], a label outside [0, n) is left out."""
-    return long_product(labels[:, None], features.transpose(1, 2), one_hot=num_classes)
+    return long_product(labels[:, None], features.transpose(1, 2), one_hot=num_classes).sum(0)
 
 
 def label_sums_backward(gradient: Tensor, labels: Tensor, features: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ them to float32); everything that sums over pixels accumulates in float32 in bot
 the same inputs and are differentiable once.
 """
 
-from cacseg.functional import fit_labels
+from cacseg.ops.classifier import context_aware_logits
 from cacseg.ops.cross_entropy import upsampled_cross_entropy
 from cacseg.ops.distillation import (
     classwise_distillation,
@@ -14,12 +14,14 @@ from cacseg.ops.distillation import (
     entropy_distillation,
     vanilla_distillation,
 )
+from cacseg.ops.labels import fit_labels
 from cacseg.ops.logits import cosine_logits, cosine_logits_of_both, dot_logits, inverse_norms, plain_logits
 from cacseg.ops.prototypes import context_prototypes, oracle_prototypes
 
 __all__ = [
     "classwise_distillation",
     "classwise_entropy_distillation",
+    "context_aware_logits",
     "context_prototypes",
     "cosine_logits",
     "cosine_logits_of_both",

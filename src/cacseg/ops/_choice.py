@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from cacseg._checks import check_choice
 
@@ -34,6 +36,11 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def kernels_run_on(device: torch.device) -> bool:
+    """Whether "auto" means Triton there."""
+    return TRITON_IS_THERE and device.type == "cuda" and _device_is_fit(device.index)
+
+
 def use_triton(impl: str, values: Tensor, *, dense: bool = True) -> bool:
     """Whether the kernels run. "auto" takes them where they can; "triton" insists, and says why they cannot.
 
@@ -45,7 +52,7 @@ def use_triton(impl: str, values: Tensor, *, dense: bool = True) -> bool:
     on_gpu = values.device.type == "cuda"
     fit = TRITON_IS_THERE and dense and values.dtype in KERNEL_DTYPES
     if impl == "auto":
-        return fit and on_gpu and _device_is_fit(values.device.index)
+        return fit and kernels_run_on(values.device)
     if not dense:
         raise ValueError("impl='triton' covers neither packed batches nor these options. Use impl='auto'.")
     if not fit:
@@ -67,12 +74,45 @@ def kernels(name: str) -> Any:
     return import_module(f"cacseg.kernels.{name}")
 
 
-def refuse_second_derivative(operator: Any, name: str) -> None:
-    """What runs in a backward pass says so when it is differentiated itself."""
+def with_gradient(
+    operator: Any,
+    implementation: Callable[..., Any],
+    setup_context: Callable[..., None],
+    backward: Callable[..., tuple[Any, ...]],
+    backward_operator: Any,
+    backward_implementation: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Registers the gradient of an operator; returns what to call: the operator where torch traces, else the same
+    computation without the dispatcher, which costs the host three times less.
+
+    `backward(run, ctx, *gradients)` calls `run`, the backward operator or its implementation.
+    """
+    operator.register_autograd(partial(backward, backward_operator), setup_context=setup_context)
 
     def refuse(ctx: Any, *gradients: Any) -> None:
         raise NotImplementedError(
-            f"{name} is differentiable once; for second derivatives use cacseg.functional.{name}."
+            f"{operator._qualname} is differentiable once; for second derivatives use cacseg.functional."
         )
 
-    operator.register_autograd(refuse)
+    backward_operator.register_autograd(refuse)
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(*inputs: Any) -> Any:
+            result = implementation(*inputs)
+            return tuple(result) if isinstance(result, list) else result
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            setup_context(ctx, inputs, output)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return backward(backward_implementation, ctx, *gradients)
+
+    def call(*inputs: Any) -> Any:
+        traced = torch.compiler.is_compiling() or type(inputs[0]) not in (Tensor, torch.nn.Parameter)
+        return operator(*inputs) if traced else Direct.apply(*inputs)
+
+    return call

@@ -9,10 +9,10 @@ from cacseg import functional
 from cacseg._checks import check_choice, check_labels, check_logits
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
-from cacseg.functional.labels import fit_labels
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.ops._choice import Implementation, use_triton
 from cacseg.ops.fused_distillation import fused_distillation
+from cacseg.ops.labels import labels_for_kernels
 
 
 def vanilla_distillation(
@@ -163,7 +163,7 @@ def _fused(
         check_choice("class_average", class_average, CLASS_AVERAGES)
     assert labels is not None
     check_labels(labels, context_logits, context_logits.shape[1], ignore_index)
-    fitted = fit_labels(labels, context_logits.shape[2:], context_logits.shape[1], ignore_index)
+    fitted = labels_for_kernels(labels, context_logits.shape[2:], context_logits.shape[1], ignore_index)
     with no_autocast(context_logits):
         return fused_distillation(
             context_logits,

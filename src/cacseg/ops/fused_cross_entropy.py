@@ -7,12 +7,11 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from cacseg.ops._choice import kernels, refuse_second_derivative
+from cacseg.ops._choice import kernels, with_gradient
 from cacseg.ops.interpolation import cells
 
 
-@torch.library.custom_op("cacseg::fused_cross_entropy", mutates_args=())
-def fused_cross_entropy(
+def _fused_cross_entropy(
     logits: Tensor,
     labels: Tensor,
     weight: Optional[Tensor],  # noqa: UP045
@@ -30,7 +29,12 @@ def fused_cross_entropy(
     return module.forward(logits, labels, weight, *axes, ignore_index, label_smoothing, count_ignored)
 
 
-@fused_cross_entropy.register_fake
+fused_cross_entropy_operator = torch.library.custom_op("cacseg::fused_cross_entropy", mutates_args=())(
+    _fused_cross_entropy
+)
+
+
+@fused_cross_entropy_operator.register_fake
 def _(
     logits: Tensor,
     labels: Tensor,
@@ -44,8 +48,7 @@ def _(
     return loss, torch.empty_like(loss), logits.new_empty(labels.shape, dtype=torch.float32)
 
 
-@torch.library.custom_op("cacseg::fused_cross_entropy_backward", mutates_args=())
-def fused_cross_entropy_backward(
+def _fused_cross_entropy_backward(
     of_loss: Tensor,
     logits: Tensor,
     labels: Tensor,
@@ -61,7 +64,12 @@ def fused_cross_entropy_backward(
     return module.backward(of_loss, logits, labels, weight, share, lse, *axes, label_smoothing)
 
 
-@fused_cross_entropy_backward.register_fake
+fused_cross_entropy_backward_operator = torch.library.custom_op(
+    "cacseg::fused_cross_entropy_backward", mutates_args=()
+)(_fused_cross_entropy_backward)
+
+
+@fused_cross_entropy_backward_operator.register_fake
 def _(
     of_loss: Tensor,
     logits: Tensor,
@@ -86,12 +94,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(logits, labels, weight, *output[1:])
 
 
-def _backward(ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
+def _backward(run: Any, ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
     of_logits = None
     if of_loss is not None:
-        of_logits = fused_cross_entropy_backward(of_loss, *ctx.saved_tensors, ctx.label_smoothing, ctx.align_corners)
+        of_logits = run(of_loss, *ctx.saved_tensors, ctx.label_smoothing, ctx.align_corners)
     return of_logits, *[None] * 6
 
 
-fused_cross_entropy.register_autograd(_backward, setup_context=_setup_context)
-refuse_second_derivative(fused_cross_entropy_backward, "upsampled_cross_entropy")
+fused_cross_entropy = with_gradient(
+    fused_cross_entropy_operator,
+    _fused_cross_entropy,
+    _setup_context,
+    _backward,
+    fused_cross_entropy_backward_operator,
+    _fused_cross_entropy_backward,
+)

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cacseg.ops._choice import kernels, refuse_second_derivative
+from cacseg.ops._choice import kernels, with_gradient
 
 
-@torch.library.custom_op("cacseg::fused_distillation", mutates_args=())
-def fused_distillation(
+def _fused_distillation(
     context: Tensor,
     oracle: Tensor,
     labels: Tensor,
@@ -37,7 +36,12 @@ def fused_distillation(
     )
 
 
-@fused_distillation.register_fake
+fused_distillation_operator = torch.library.custom_op("cacseg::fused_distillation", mutates_args=())(
+    _fused_distillation
+)
+
+
+@fused_distillation_operator.register_fake
 def _(
     context: Tensor,
     oracle: Tensor,
@@ -53,8 +57,7 @@ def _(
     return tuple(context.new_empty(shape, dtype=torch.float32) for shape in shapes)  # type: ignore[return-value]
 
 
-@torch.library.custom_op("cacseg::fused_distillation_backward", mutates_args=())
-def fused_distillation_backward(
+def _fused_distillation_backward(
     of_loss: Tensor,
     context: Tensor,
     oracle: Tensor,
@@ -78,7 +81,12 @@ def fused_distillation_backward(
     return of_context.view(context.shape)
 
 
-@fused_distillation_backward.register_fake
+fused_distillation_backward_operator = torch.library.custom_op("cacseg::fused_distillation_backward", mutates_args=())(
+    _fused_distillation_backward
+)
+
+
+@fused_distillation_backward_operator.register_fake
 def _(
     of_loss: Tensor,
     context: Tensor,
@@ -98,12 +106,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     ctx.save_for_backward(*inputs[:3], *output[1:])
 
 
-def _backward(ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
+def _backward(run: Any, ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
     of_context = None
     if of_loss is not None:
-        of_context = fused_distillation_backward(of_loss, *ctx.saved_tensors, *ctx.options)
+        of_context = run(of_loss, *ctx.saved_tensors, *ctx.options)
     return of_context, *[None] * 7
 
 
-fused_distillation.register_autograd(_backward, setup_context=_setup_context)
-refuse_second_derivative(fused_distillation_backward, "classwise_entropy_distillation")
+fused_distillation = with_gradient(
+    fused_distillation_operator,
+    _fused_distillation,
+    _setup_context,
+    _backward,
+    fused_distillation_backward_operator,
+    _fused_distillation_backward,
+)

@@ -7,11 +7,10 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from cacseg.ops._choice import kernels, refuse_second_derivative
+from cacseg.ops._choice import kernels, with_gradient
 
 
-@torch.library.custom_op("cacseg::fused_cosine_logits", mutates_args=())
-def fused_cosine_logits(
+def _fused_cosine_logits(
     features: Tensor,
     rows: Tensor,
     other_rows: Optional[Tensor],  # noqa: UP045
@@ -31,7 +30,12 @@ def fused_cosine_logits(
     return scores, other_scores, of_pixels, of_rows, of_other_rows
 
 
-@fused_cosine_logits.register_fake
+fused_cosine_logits_operator = torch.library.custom_op("cacseg::fused_cosine_logits", mutates_args=())(
+    _fused_cosine_logits
+)
+
+
+@fused_cosine_logits_operator.register_fake
 def _(
     features: Tensor,
     rows: Tensor,
@@ -50,8 +54,7 @@ def _(
     return scores, other_scores, of_pixels, of_rows, of_other_rows
 
 
-@torch.library.custom_op("cacseg::fused_cosine_logits_backward", mutates_args=())
-def fused_cosine_logits_backward(
+def _fused_cosine_logits_backward(
     features: Tensor,
     of_pixels: Tensor,
     gradients: list[Tensor],
@@ -71,7 +74,12 @@ def fused_cosine_logits_backward(
     return [of_features.view(features.shape), *narrowed]
 
 
-@fused_cosine_logits_backward.register_fake
+fused_cosine_logits_backward_operator = torch.library.custom_op(
+    "cacseg::fused_cosine_logits_backward", mutates_args=()
+)(_fused_cosine_logits_backward)
+
+
+@fused_cosine_logits_backward_operator.register_fake
 def _(
     features: Tensor,
     of_pixels: Tensor,
@@ -90,47 +98,61 @@ def _setup_cosine(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...])
     ctx.save_for_backward(features, rows, other_rows, *output)
 
 
-def _cosine_backward(ctx: Any, of_scores: Any, of_other_scores: Any, *others: Any) -> tuple[Any, ...]:
+def _cosine_backward(run: Any, ctx: Any, of_scores: Any, of_other_scores: Any, *others: Any) -> tuple[Any, ...]:
     features, rows, other_rows, scores, other_scores, of_pixels, of_rows, of_other_rows = ctx.saved_tensors
     branches = [(of_scores, rows, scores, of_rows), (of_other_scores, other_rows, other_scores, of_other_rows)]
     used = [index for index, branch in enumerate(branches) if branch[0] is not None and branch[1] is not None]
     if not used:
         return None, None, None, None
     given = [list(part) for part in zip(*(branches[index] for index in used), strict=True)]
-    of_features, *of_used = fused_cosine_logits_backward(features, of_pixels, *given, ctx.scale)
+    of_features, *of_used = run(features, of_pixels, *given, ctx.scale)
     of_both: list[Any] = [None, None]
     for index, gradient in zip(used, of_used, strict=True):
         of_both[index] = gradient
     return of_features, *of_both, None
 
 
-fused_cosine_logits.register_autograd(_cosine_backward, setup_context=_setup_cosine)
-refuse_second_derivative(fused_cosine_logits_backward, "cosine_logits")
+fused_cosine_logits = with_gradient(
+    fused_cosine_logits_operator,
+    _fused_cosine_logits,
+    _setup_cosine,
+    _cosine_backward,
+    fused_cosine_logits_backward_operator,
+    _fused_cosine_logits_backward,
+)
 
 
-@torch.library.custom_op("cacseg::fused_plain_logits", mutates_args=())
-def fused_plain_logits(features: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: UP045
+def _fused_plain_logits(features: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: UP045
     """Scores [b, n, *spatial] in the dtype of the features."""
     product = kernels("matmul").product
     scores = product(weight[None], features.flatten(2), bias=bias, dtype=features.dtype)
     return scores.view(features.shape[0], weight.shape[0], *features.shape[2:])
 
 
-@fused_plain_logits.register_fake
+fused_plain_logits_operator = torch.library.custom_op("cacseg::fused_plain_logits", mutates_args=())(
+    _fused_plain_logits
+)
+
+
+@fused_plain_logits_operator.register_fake
 def _(features: Tensor, weight: Tensor, bias: Optional[Tensor]) -> Tensor:  # noqa: UP045
     return features.new_empty(features.shape[0], weight.shape[0], *features.shape[2:])
 
 
-@torch.library.custom_op("cacseg::fused_plain_logits_backward", mutates_args=())
-def fused_plain_logits_backward(gradient: Tensor, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _fused_plain_logits_backward(gradient: Tensor, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of features and weight."""
     module, flat, gradient = kernels("matmul"), features.flatten(2), gradient.flatten(2)
     of_features = module.product(weight.T[None], gradient, out=torch.empty_like(flat))
-    of_weight = module.long_product(gradient, flat.transpose(1, 2)).sum(0)
+    of_weight = module.long_product(gradient, flat.transpose(1, 2)).sum((0, 1))
     return of_features.view(features.shape), of_weight.to(weight.dtype)
 
 
-@fused_plain_logits_backward.register_fake
+fused_plain_logits_backward_operator = torch.library.custom_op("cacseg::fused_plain_logits_backward", mutates_args=())(
+    _fused_plain_logits_backward
+)
+
+
+@fused_plain_logits_backward_operator.register_fake
 def _(gradient: Tensor, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(features.flatten(2)).view(features.shape), torch.empty_like(weight)
 
@@ -141,12 +163,18 @@ def _setup_plain(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(features, weight)
 
 
-def _plain_backward(ctx: Any, of_scores: Tensor) -> tuple[Any, ...]:
+def _plain_backward(run: Any, ctx: Any, of_scores: Tensor) -> tuple[Any, ...]:
     of_bias = None
     if ctx.bias_dtype is not None:
         of_bias = of_scores.flatten(2).sum((0, 2), dtype=torch.float32).to(ctx.bias_dtype)
-    return *fused_plain_logits_backward(of_scores, *ctx.saved_tensors), of_bias
+    return *run(of_scores, *ctx.saved_tensors), of_bias
 
 
-fused_plain_logits.register_autograd(_plain_backward, setup_context=_setup_plain)
-refuse_second_derivative(fused_plain_logits_backward, "plain_logits")
+fused_plain_logits = with_gradient(
+    fused_plain_logits_operator,
+    _fused_plain_logits,
+    _setup_plain,
+    _plain_backward,
+    fused_plain_logits_backward_operator,
+    _fused_plain_logits_backward,
+)

@@ -9,10 +9,10 @@ from torch import Tensor
 from cacseg import functional
 from cacseg._checks import check_choice, check_features, check_labels
 from cacseg.functional._precision import no_autocast
-from cacseg.functional.labels import fit_labels
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.ops._choice import Implementation, use_triton
 from cacseg.ops.fused_prototypes import fused_context_prototypes, fused_label_sums
+from cacseg.ops.labels import labels_for_kernels
 
 
 def oracle_prototypes(
@@ -33,7 +33,7 @@ def oracle_prototypes(
     check_choice("scope", scope, SCOPES)
     check_features(features, weight.shape[1])
     check_labels(labels, features, weight.shape[0], ignore_index)
-    labels = fit_labels(labels, features.shape[2:], weight.shape[0], ignore_index)
+    labels = labels_for_kernels(labels, features.shape[2:], weight.shape[0], ignore_index)
     with no_autocast(features):
         sums, counts = fused_label_sums(features, labels, weight.shape[0])
         if scope == "batch":
