@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cacseg.kernels import cosine, prototypes
 from cacseg.kernels.distillation import class_sums
+from cacseg.kernels.launch import launch
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -146,7 +147,7 @@ def forward(
     parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
     joined = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(d)
-    _join[(n, b)](parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
+    launch(_join, (n, b), parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
     inverse_pixels = cosine.inverse_norms(features)
     hidden, rows = _project(context, joined)
     scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
@@ -158,8 +159,20 @@ def forward(
         groups = 1 if over_batch else b
         joined = torch.empty(groups, n, 2 * d, dtype=weight.dtype, device=weight.device)
         shares = torch.empty(groups, n, dtype=torch.float32, device=weight.device)
-        _means[(n, groups)](
-            parts, counts, weight, joined, shares, n, d, parts.shape[0], b, BATCH=over_batch, BLOCK=block
+        launch(
+            _means,
+            (n, groups),
+            parts,
+            counts,
+            weight,
+            joined,
+            shares,
+            n,
+            d,
+            parts.shape[0],
+            b,
+            BATCH=over_batch,
+            BLOCK=block,
         )
         hidden, rows = _project(oracle, joined)
         scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
@@ -211,8 +224,9 @@ def backward(
     for index, (_, projector, branch) in enumerate(branches):
         of_rows = torch.empty_like(branch.rows)
         groups, blocks = branch.rows.shape[0], lengths[index].shape[0]
-        _rows_gradient[(n, groups)](
-            parts, lengths[index], branch.rows, of_rows, n, d, parts.shape[0], blocks, b, index * n, scaled.shape[1],
+        launch(
+        _rows_gradient, (n, groups),
+        parts, lengths[index], branch.rows, of_rows, n, d, parts.shape[0], blocks, b, index * n, scaled.shape[1],
             BATCH=groups < b, BLOCK=block, BLOCK_L=128,
         )  # fmt: skip
         of_both, of_projector = _project_backward(projector, branch, of_rows)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
 from cacseg.kernels.matmul import long_product, product
 
 # Below this length a vector counts as zero and gives cosine 0 with gradient 0.
@@ -80,7 +81,7 @@ def inverse_norms(values: Tensor) -> Tensor:
     out = torch.empty(b, length, dtype=torch.float32, device=values.device)
     block = 64
     grid = (triton.cdiv(length, block), b)
-    _inverse_norms[grid](values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
+    launch(_inverse_norms, grid, values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
     return out
 
 
@@ -123,7 +124,8 @@ def scale_gradient(
     block = 128
     grid = (triton.cdiv(length, block), b)
     of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=scores.device)
-    _scale_gradient[grid](
+    launch(
+        _scale_gradient, grid,
         gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
         m, length, scale, m * (inverse_rows.shape[0] > 1), *gradient.stride(), *scores.stride(), scaled.stride(0),
         ADD=add, BLOCK_M=16, BLOCK=block, num_warps=4,

@@ -16,16 +16,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
+
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG_2 = tl.constexpr(0.6931471805599453)
 
 
 class Axis(NamedTuple):
-    """Linear interpolation along one axis, as tables."""
+    """Linear interpolation along one axis, as tables, one for each of m logits."""
 
-    start: Tensor  # [source + 1] int32: the first output position of each cell
-    low: Tensor  # [output] int32: the cell of each output position
-    share: Tensor  # [output] float32: how much of the cell's far end it takes
+    start: Tensor  # [m, source + 1] int32: the first output position of each cell
+    low: Tensor  # [m, output] int32: the cell of each output position
+    share: Tensor  # [m, output] float32: how much of the cell's far end it takes
     per_cell: int  # output positions in the fullest cell
 
 
@@ -43,10 +45,20 @@ def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):
 
 
 @triton.jit
+def _one_of(which, first, second, third):  # type: ignore[no-untyped-def]
+    """The tensor that a program works on."""
+    if which == 1:
+        first = second
+    elif which == 2:
+        first = third
+    return first
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
-    logits, labels, weight, spread, lse, partial,
+    logits, second, third, labels, weight, spread, lse, partial,
     row_start, row_share, column_low, column_share,
-    n, h, w, height, width, ignore_index, smoothing,
+    images, n, h, w, height, width, ignore_index, smoothing,
     logits_b, logits_n, logits_h, logits_w, labels_b, labels_h, labels_w,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr,
     CLASSES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -54,7 +66,14 @@ def _forward(  # type: ignore[no-untyped-def]
     """logsumexp of each output pixel (infinite where ignored); the summed loss and weight of each program."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     cell_row = tl.program_id(1)
-    image = tl.program_id(2).to(tl.int64)
+    which = tl.program_id(2) // images
+    image = (tl.program_id(2) % images).to(tl.int64)
+    logits = _one_of(which, logits, second, third)
+    row_start += which * (h + 1)
+    row_share += which * height
+    column_low += which * width
+    column_share += which * width
+    lse += which.to(tl.int64) * images * height * width
     inside = column < width
     low = tl.load(column_low + column, mask=inside, other=0)
     columns_low = low.to(tl.int64) * logits_w
@@ -124,31 +143,32 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _finish(  # type: ignore[no-untyped-def]
-    partial, mean, pixel_share, programs, all_pixels, COUNT_ALL: tl.constexpr, BLOCK: tl.constexpr
+    partial, mean, pixel_share, programs, all_pixels, count_all, BLOCK: tl.constexpr
 ):
     """The mean, and what a summed gradient is multiplied with; both 0 where nothing counts."""
+    which = tl.program_id(0)
+    every = tl.num_programs(0) * programs
+    partial += which * programs
     loss = tl.zeros([BLOCK], tl.float32)
     counted = tl.zeros([BLOCK], tl.float32)
     for block in range(0, programs, BLOCK):
         index = block + tl.arange(0, BLOCK)
         loss += tl.load(partial + index, mask=index < programs, other=0.0)
-        counted += tl.load(partial + programs + index, mask=index < programs, other=0.0)
-    denominator = tl.sum(counted)
-    if COUNT_ALL:
-        denominator = all_pixels * 1.0
+        counted += tl.load(partial + every + index, mask=index < programs, other=0.0)
+    denominator = tl.where((count_all >> which) & 1 == 1, all_pixels * 1.0, tl.sum(counted))
     share = tl.where(denominator != 0.0, 1.0 / tl.where(denominator != 0.0, denominator, 1.0), 0.0)
-    tl.store(mean, tl.where(denominator != 0.0, tl.sum(loss) * share, 0.0))
-    tl.store(pixel_share, share)
+    tl.store(mean + which, tl.where(denominator != 0.0, tl.sum(loss) * share, 0.0))
+    tl.store(pixel_share + which, share)
 
 
 # A stride of 1 stays unknown here: then a thread owns a column in every tensor, and no layout has to be converted.
 @triton.jit(do_not_specialize=["logits_w", "labels_w", "gradient_w"])
 def _backward(  # type: ignore[no-untyped-def]
-    logits, labels, weight, spread, lse, pixel_share, of_loss, gradient,
+    logits, second, third, of_loss, of_second, of_third, labels, weight, spread, lse, pixel_share, gradient,
     row_start, row_share, column_start, column_share,
-    n, h, w, height, width, smoothing, columns_per_cell,
+    images, n, h, w, height, width, smoothing, columns_per_cell,
     logits_b, logits_n, logits_h, logits_w, labels_b, labels_h, labels_w,
-    gradient_b, gradient_n, gradient_h, gradient_w,
+    gradient_which, gradient_b, gradient_n, gradient_h, gradient_w,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, HALO: tl.constexpr,
     CLASSES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -158,7 +178,16 @@ def _backward(  # type: ignore[no-untyped-def]
     lane = tl.arange(0, COLUMNS)
     column = (tl.program_id(0) // class_blocks) * (COLUMNS - HALO) - HALO + lane
     first_row = tl.program_id(1) * ROWS
-    image = tl.program_id(2).to(tl.int64)
+    which = tl.program_id(2) // images
+    image = (tl.program_id(2) % images).to(tl.int64)
+    logits = _one_of(which, logits, second, third)
+    of_loss = _one_of(which, of_loss, of_second, of_third)
+    row_start += which * (h + 1)
+    row_share += which * height
+    column_start += which * (w + 1)
+    column_share += which * width
+    lse += which.to(tl.int64) * images * height * width
+    gradient += which.to(tl.int64) * gradient_which
     real = (column >= 0) & (column < w)
     known = (k < n)[:, None] & real[None, :]
     start = tl.load(column_start + column, mask=real, other=0)
@@ -166,7 +195,7 @@ def _backward(  # type: ignore[no-untyped-def]
     base = logits + image * logits_b + k.to(tl.int64)[:, None] * logits_n
     left_offset = column.to(tl.int64)[None, :] * logits_w
     right_offset = tl.minimum(column + 1, w - 1).to(tl.int64)[None, :] * logits_w
-    scale = tl.load(pixel_share) * tl.load(of_loss).to(tl.float32)
+    scale = tl.load(pixel_share + which) * tl.load(of_loss).to(tl.float32)
     wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
     neighbour = tl.broadcast_to(tl.maximum(lane - 1, 0)[None, :], [CLASSES, COLUMNS])
     if SMOOTH:
@@ -239,68 +268,76 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def forward(
-    logits: Tensor,
+    logits: list[Tensor],
     labels: Tensor,
     weight: Tensor | None,
     rows: Axis,
     columns: Axis,
     ignore_index: int,
     smoothing: float,
-    count_all: bool,
+    count_all: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean loss, what a summed gradient is multiplied with, and the logsumexp [b, H, W] in units of log 2."""
-    b, n, h, w = logits.shape
+    """The mean losses [m] of m = 1 to 3 logits of one shape and layout, what summed gradients are multiplied with [m],
+    and the logsumexps [m, b, H, W] in units of log 2. The tables of both axes are stacked, one for each logits."""
+    (b, n, h, w), count, device = logits[0].shape, len(logits), labels.device
     height, width = labels.shape[1:]
     block = min(128, max(16, triton.next_power_of_2(width)))
-    grid = (triton.cdiv(width, block), h, b)
-    programs = grid[0] * grid[1] * grid[2]
-    partial = torch.empty(2, programs, dtype=torch.float32, device=logits.device)
-    loss = torch.empty((), dtype=torch.float32, device=logits.device)
-    share = torch.empty_like(loss)
-    lse = torch.empty(b, height, width, dtype=torch.float32, device=logits.device)
-    per_cell = min(4, triton.next_power_of_2(max(1, height // h)))
-    _forward[grid](
-        logits, labels, weight, mean_weight(weight, smoothing, logits), lse, partial,
+    grid = (triton.cdiv(width, block), h, b * count)
+    programs = grid[0] * h * b
+    partial = torch.empty(2, programs * count, dtype=torch.float32, device=device)
+    losses = torch.empty(count, dtype=torch.float32, device=device)
+    shares = torch.empty_like(losses)
+    lse = torch.empty(count, b, height, width, dtype=torch.float32, device=device)
+    launch(
+        _forward, grid,
+        *_three(logits), labels, weight, mean_weight(weight, smoothing, labels), lse, partial,
         rows.start, rows.share, columns.low, columns.share,
-        n, h, w, height, width, ignore_index, smoothing, *logits.stride(), *labels.stride(),
+        b, n, h, w, height, width, ignore_index, smoothing, *logits[0].stride(), *labels.stride(),
         HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0,
-        CLASSES=8, ROWS=per_cell, COLUMNS=block, num_warps=max(1, block // 32),
+        CLASSES=8, ROWS=min(4, triton.next_power_of_2(max(1, height // h))), COLUMNS=block,
+        num_warps=max(1, block // 32),
     )  # fmt: skip
-    _finish[(1,)](partial, loss, share, programs, labels.numel(), COUNT_ALL=count_all, BLOCK=1024, num_warps=8)
-    return loss, share, lse
+    flags = sum(1 << index for index, flag in enumerate(count_all) if flag)
+    launch(_finish, (count,), partial, losses, shares, programs, labels.numel(), flags, BLOCK=1024, num_warps=8)
+    return losses, shares, lse
 
 
 def backward(
-    of_loss: Tensor,
-    logits: Tensor,
+    of_losses: list[Tensor],
+    logits: list[Tensor],
     labels: Tensor,
     weight: Tensor | None,
-    share: Tensor,
+    shares: Tensor,
     lse: Tensor,
     rows: Axis,
     columns: Axis,
     smoothing: float,
     **meta: Any,
 ) -> Tensor:
-    """The gradient with respect to the logits, in their dtype."""
-    b, n, h, w = logits.shape
-    gradient = torch.empty_like(logits)
+    """The gradients with respect to the logits, in their dtype: [m, b, n, h, w], strided like the logits within."""
+    (b, n, h, w), count = logits[0].shape, len(logits)
+    gradient = torch.empty_like(logits[0])[None] if count == 1 else logits[0].new_empty(count, b, n, h, w)
     block = min(128, max(16, triton.next_power_of_2(w)))
     halo = int(w > block)
-    choice = {"CLASSES": 16, "ROWS": 8, "num_warps": max(1, block // 32)} | meta
+    choice = {"CLASSES": 8, "ROWS": 8, "num_warps": max(1, block // 32), "maxnreg": 128} | meta
     grid = (
         triton.cdiv(n, choice["CLASSES"]) * triton.cdiv(w, block - halo),
         triton.cdiv(h, choice["ROWS"]),
-        b,
+        b * count,
     )
-    _backward[grid](
-        logits, labels, weight, mean_weight(weight, smoothing, logits), lse, share, of_loss, gradient,
-        rows.start, rows.share, columns.start, columns.share,
-        n, h, w, *labels.shape[1:], smoothing, columns.per_cell,
-        *logits.stride(), *labels.stride(), *gradient.stride(),
+    launch(
+        _backward, grid,
+        *_three(logits), *_three(of_losses), labels, weight, mean_weight(weight, smoothing, labels), lse, shares,
+        gradient, rows.start, rows.share, columns.start, columns.share,
+        b, n, h, w, *labels.shape[1:], smoothing, columns.per_cell,
+        *logits[0].stride(), *labels.stride(), *gradient.stride(),
         HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0, HALO=halo, COLUMNS=block, **choice,
     )  # fmt: skip
     return gradient
+
+
+def _three(tensors: list[Tensor]) -> list[Tensor]:
+    return [*tensors, *tensors[:1] * (3 - len(tensors))]
 
 
 def mean_weight(weight: Tensor | None, smoothing: float, like: Tensor) -> Tensor | None:

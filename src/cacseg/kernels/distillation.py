@@ -11,8 +11,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
 
-@triton.jit
+
+# Strides of 1 stay unknown: then a thread owns a pixel, and sums over classes stay within it.
+@triton.jit(do_not_specialize=["context_l", "oracle_l"])
 def _pixels(  # type: ignore[no-untyped-def]
     context, oracle, labels, out, n, length, pixels, soft,
     context_b, context_n, context_l, oracle_b, oracle_n, oracle_l,
@@ -169,7 +172,8 @@ def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tenso
     span = max(1024, triton.cdiv(length, 32))
     grid = (triton.cdiv(n, 16), triton.cdiv(length, span), b)
     parts = torch.empty(1 if cost is None else 3, grid[1], b, n, dtype=torch.float32, device=labels.device)
-    _class_sums[grid](
+    launch(
+        _class_sums, grid,
         labels, cost, weight, parts, n, length, span,
         WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128, num_warps=4,
     )  # fmt: skip
@@ -190,14 +194,16 @@ def forward(
     b, n, length = context.shape
     values = torch.empty(4, b, length, dtype=torch.float32, device=context.device)
     block = 128
-    _pixels[(triton.cdiv(length, block), b)](
+    launch(
+        _pixels, (triton.cdiv(length, block), b),
         context, oracle, labels, values, n, length, b * length, soft, *context.stride(), *oracle.stride(),
         BLOCK_N=8, BLOCK=block, num_warps=4,
     )  # fmt: skip
     sums = class_sums(labels, n, values[0], values[1] if by_entropy else None)
     loss = torch.empty((), dtype=torch.float32, device=context.device)
     coefficients = torch.empty(b, n, dtype=torch.float32, device=context.device)
-    _average[(1,)](
+    launch(
+        _average, (1,),
         sums, loss, coefficients, b, n,
         BY_CLASS=by_class, BATCH=over_batch, PRESENT=present_only, BLOCK=triton.next_power_of_2(n),
     )  # fmt: skip
@@ -217,7 +223,8 @@ def backward(
     """The gradient of the context logits, in their dtype."""
     b, n, length = context.shape
     gradient = torch.empty_like(context)
-    _backward[(triton.cdiv(length, 128), triton.cdiv(n, 16), b)](
+    launch(
+        _backward, (triton.cdiv(length, 128), triton.cdiv(n, 16), b),
         of_loss, context, oracle, labels, values, coefficients, gradient, n, length, b * length, soft,
         *context.stride(), *oracle.stride(), *gradient.stride(),
         WEIGHTED=by_entropy, BLOCK_N=16, BLOCK=128, num_warps=4,

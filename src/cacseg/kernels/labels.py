@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
+
 
 @triton.jit
 def _fit(  # type: ignore[no-untyped-def]
@@ -26,7 +28,18 @@ def fit(labels: Tensor, rows: Tensor, columns: Tensor, num_classes: int, ignore_
     """labels[:, rows][:, :, columns], -1 wherever they take no part."""
     b, h, w = labels.shape[0], rows.shape[0], columns.shape[0]
     out = torch.empty(b, h, w, dtype=torch.int64, device=labels.device)
-    _fit[(triton.cdiv(h * w, 1024), b)](
-        labels, rows, columns, out, num_classes, h, w, ignore_index, *labels.stride(), BLOCK=1024
+    launch(
+        _fit,
+        (triton.cdiv(h * w, 1024), b),
+        labels,
+        rows,
+        columns,
+        out,
+        num_classes,
+        h,
+        w,
+        ignore_index,
+        *labels.stride(),
+        BLOCK=1024,
     )
     return out

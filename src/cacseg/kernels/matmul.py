@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
+
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
 NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
@@ -141,18 +143,20 @@ def product(
         kind = "narrow"
     else:
         kind = "left_in_two" if right.dtype == torch.bfloat16 else "float32"  # float16 has no room for small parts
+    # Measured on an H200; see docs/speed.md.
     if kind == "narrow":
-        choice = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
-        if splits > 1:
-            choice |= {"BLOCK_N": 128}
+        choice = {"BLOCK_M": 64, "BLOCK_N": 128 if splits > 1 else 64, "BLOCK_K": 64}
     else:
-        choice = {"BLOCK_M": 64, "BLOCK_N": 64 if splits > 1 else 128, "BLOCK_K": 32, "num_warps": 4, "num_stages": 3}
+        columns = 64 if splits > 1 or k > 512 else 128
+        choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}
+    choice |= {"num_warps": 4, "num_stages": 3}
     choice |= {"PRECISION": precision()} | meta
     grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
     table, labels = by_label if by_label is not None else (None, None)
-    _product[grid](
+    launch(
+        _product, grid,
         left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, labels,
         m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
         0 if table is None or table.shape[0] == 1 else table.stride(0), 0 if table is None else table.shape[2],

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from cacseg.kernels.launch import launch
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -129,8 +130,8 @@ def shares_of(logits: Tensor) -> tuple[Tensor, Tensor]:
     grid = (triton.cdiv(length, block), b)
     parts = torch.empty(grid[0], b, n, dtype=torch.float32, device=device)
     totals = torch.empty(b, n, dtype=torch.float32, device=device)
-    _totals[grid](logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
-    _combine[(triton.cdiv(b * n, 16),)](parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
+    launch(_totals, grid, logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
+    launch(_combine, (triton.cdiv(b * n, 16),), parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
     return of_pixels, totals
 
 
@@ -151,7 +152,8 @@ def share_gradient(
     b, n, length = logits.shape
     block = 128
     strides = (0, 0, 0) if earlier is None else earlier.stride()
-    _share_gradient[(triton.cdiv(length, block), b)](
+    launch(
+        _share_gradient, (triton.cdiv(length, block), b),
         logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
         n, length, *logits.stride(), *strides, *gradient.stride(), shares.stride(0),
         HAS_EARLIER=earlier is not None, BLOCK_N=16, BLOCK=block, num_warps=4,
@@ -188,7 +190,18 @@ def label_sums_backward(gradient: Tensor, labels: Tensor, features: Tensor) -> T
     out = torch.empty_like(features)
     table = gradient.transpose(1, 2).contiguous()
     grid = (triton.cdiv(length, 128), triton.cdiv(d, 16), b)
-    _spread_to_pixels[grid](
-        table, labels, out, n, d, length, d * n * (table.shape[0] > 1), *out.stride(), BLOCK_D=16, BLOCK=128
+    launch(
+        _spread_to_pixels,
+        grid,
+        table,
+        labels,
+        out,
+        n,
+        d,
+        length,
+        d * n * (table.shape[0] > 1),
+        *out.stride(),
+        BLOCK_D=16,
+        BLOCK=128,
     )
     return out

@@ -7,7 +7,7 @@ the same inputs and are differentiable once.
 """
 
 from cacseg.ops.classifier import context_aware_logits
-from cacseg.ops.cross_entropy import upsampled_cross_entropy
+from cacseg.ops.cross_entropy import upsampled_cross_entropies, upsampled_cross_entropy
 from cacseg.ops.distillation import (
     classwise_distillation,
     classwise_entropy_distillation,
@@ -31,6 +31,7 @@ __all__ = [
     "inverse_norms",
     "oracle_prototypes",
     "plain_logits",
+    "upsampled_cross_entropies",
     "upsampled_cross_entropy",
     "vanilla_distillation",
 ]

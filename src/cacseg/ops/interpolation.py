@@ -20,11 +20,19 @@ def positions(source: int, output: int, align_corners: bool) -> tuple[Tensor, Te
 
 
 @lru_cache(maxsize=64)  # the sizes of a training run repeat; a few KiB each
-def cells(source: int, output: int, align_corners: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor, int]:
-    """The stretches between neighbouring inputs: the first output position of each, [source + 1]; the cell of each
-    output position and its share of the far end, [output]; and the most positions that any cell has."""
-    low, share = positions(source, output, align_corners)
-    start = torch.searchsorted(low, torch.arange(source + 1))
-    tables = start.int(), low.int(), share.float()
+def cells(
+    source: int, output: int, align_corners: tuple[bool, ...], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """The stretches between neighbouring inputs, a row of each table for each `align_corners`.
+
+    The first output position of each cell, [m, source + 1]; the cell of each output position and its share of the far
+    end, [m, output]; and the most positions that any cell has.
+    """
+    tables = []
+    for one in align_corners:
+        low, share = positions(source, output, one)
+        tables.append((torch.searchsorted(low, torch.arange(source + 1)), low, share))
+    start, low, share = (torch.stack(table) for table in zip(*tables, strict=True))
     most = int(start.diff().max())
-    return *(table.to(device, non_blocking=True) for table in tables), most  # type: ignore[return-value]
+    start, low, share = (table.to(device, non_blocking=True) for table in (start.int(), low.int(), share.float()))
+    return start, low, share, most
