@@ -1,49 +1,17 @@
-"""The command line. The only file that knows the command-line library; imports nothing heavy before it must."""
+"""`cacseg models` and `cacseg import-weights`."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
-try:
-    import typer
-    from rich.console import Console
-    from rich.progress import track
-    from rich.table import Table
-except ModuleNotFoundError as error:  # pragma: no cover
-    sys.exit(f"the command line needs {error.name}, which is not installed: pip install 'cacseg[all]'")
+from rich.progress import track
+from rich.table import Table
 
-from cacseg._version import __version__
-
-app = typer.Typer(
-    name="cacseg",
-    help="Segmentation classifiers that adapt to each image.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-out, messages = Console(), Console(stderr=True)
+from cacseg.cli._console import messages, out, say, typer
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        out.print(__version__, highlight=False)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    pass
-
-
-@app.command()
 def models(
     match: Annotated[str, typer.Argument(help="Only names that contain this, e.g. 'swin'.")] = "",
     backbone: Annotated[
@@ -91,7 +59,6 @@ def models(
         out.print("Heads for any hierarchical backbone of timm: fcn, deeplabv3plus, upernet, ocrnet (--backbone NAME).")
 
 
-@app.command("import-weights")
 def import_weights(
     checkpoint: Annotated[Path, typer.Argument(help="A .pth of the authors' code or of mmsegmentation.")],
     model: Annotated[str, typer.Option(help="The model it belongs to, a name of `cacseg models`.")],
@@ -118,9 +85,6 @@ def import_weights(
         imported, report = import_checkpoint(checkpoint, model)
         imported.save(target, overwrite=overwrite)
 
-    def say(text: str) -> None:
-        out.print(text, soft_wrap=True, highlight=False, markup=False)
-
     say(
         f"{model}, {imported.num_classes} classes, {report.arguments['classifier']} classifier: {len(report.used)} "
         f"tensors used, {len(report.unused)} not used."
@@ -132,16 +96,3 @@ def import_weights(
     for note in report.notes:
         say(f"  note: {note}")
     say(f"wrote {target}")
-
-
-def main() -> None:
-    """What a user did wrong is one line and exit code 2; anything else is a bug and keeps its traceback."""
-    try:
-        app()
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
-        messages.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

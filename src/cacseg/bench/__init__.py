@@ -1,0 +1,1 @@
+"""What things cost: timings that users can repeat."""

@@ -1,0 +1,118 @@
+"""Images a second that one core reads and transforms for training."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+from cacseg.data import SegmentationData, TrainTransform, open_data
+from cacseg.data.synthetic import CLASSES
+
+QUALITY = 90  # of the generated JPEGs
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Medians over rounds, of one process with one thread."""
+
+    images_per_second: float
+    read_ms: float
+    transform_ms: float
+    rounds: tuple[float, ...]  # images a second of each
+    images: int  # a round
+
+    def as_json(self) -> dict[str, Any]:
+        """With the machine and the versions that the numbers belong to."""
+        versions = {"opencv": cv2.__version__, "numpy": np.__version__, "torch": torch.__version__}
+        return {**asdict(self), "processor": processor_name(), "python": platform.python_version(), **versions}
+
+
+def write_generated(root: Path, count: int, size: tuple[int, int] = (512, 683), seed: int = 0) -> None:
+    """An ADE20K tree of generated scenes: JPEGs, and PNGs whose labels lie among the 150 classes."""
+    scenes = open_data("synthetic", None, "train", size=size, length=count, seed=seed)
+    values = np.zeros(256, np.uint8)
+    for index in range(count):
+        sample = scenes.read(index)
+        spread = np.random.default_rng((seed, index)).permutation(150)[: len(CLASSES)] + 1
+        values[: len(CLASSES)] = spread
+        for kind, suffix, array in (
+            ("images", ".jpg", cv2.cvtColor(sample.image, cv2.COLOR_RGB2BGR)),
+            ("annotations", ".png", values[sample.labels]),
+        ):
+            path = root / "ADEChallengeData2016" / kind / "training" / f"ADE_train_{index + 1:08d}{suffix}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY] if suffix == ".jpg" else []
+            path.write_bytes(cv2.imencode(suffix, array, options)[1].tobytes())
+
+
+def measure(
+    data: SegmentationData,
+    transform: TrainTransform,
+    *,
+    images: int = 100,
+    rounds: int = 5,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> Throughput:
+    """Reads and transforms `images` images a round, after a round that does not count; files come from memory then."""
+    if images < 1 or rounds < 1:
+        raise ValueError(f"images and rounds must be at least 1; got {images} and {rounds}.")
+    speeds, reads, transforms = [], [], []
+    with one_thread():
+        for number in range(rounds + 1):
+            read_s = transform_s = 0.0
+            for position in range(images):
+                start = time.perf_counter()
+                sample = data.read(position % len(data))
+                middle = time.perf_counter()
+                transform(sample, np.random.default_rng((seed, number * images + position)))
+                end = time.perf_counter()
+                read_s += middle - start
+                transform_s += end - middle
+            if progress is not None:
+                progress(number)
+            if number:
+                speeds.append(images / (read_s + transform_s))
+                reads.append(1e3 * read_s / images)
+                transforms.append(1e3 * transform_s / images)
+    return Throughput(
+        images_per_second=statistics.median(speeds),
+        read_ms=statistics.median(reads),
+        transform_ms=statistics.median(transforms),
+        rounds=tuple(speeds),
+        images=images,
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """OpenCV and torch as in a worker; as they were afterwards."""
+    before = cv2.getNumThreads(), torch.get_num_threads()
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before[0])
+        torch.set_num_threads(before[1])
+
+
+def processor_name() -> str:
+    """As the system calls it, and how many there are."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        lines = (line.partition(":") for line in info.read_text().splitlines())
+        name = next((value.strip() for key, _, value in lines if key.strip() == "model name"), name)
+    return f"{name}, {os.cpu_count()} cores"

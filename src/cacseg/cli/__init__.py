@@ -1,0 +1,52 @@
+"""The command line: words in, words out. Only this package knows the command-line library; a command's own module
+imports nothing heavy before the command runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cacseg._version import __version__
+from cacseg.cli._console import fail, out, typer
+from cacseg.cli.bench import bench
+from cacseg.cli.data import data
+from cacseg.cli.models import import_weights, models
+
+app = typer.Typer(
+    name="cacseg",
+    help="Segmentation classifiers that adapt to each image.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        out.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command()(models)
+app.command("import-weights")(import_weights)
+app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
+
+
+def main() -> None:
+    """What a user did wrong is one line and exit code 2; anything else is a bug and keeps its traceback."""
+    try:
+        app()
+    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        fail(error)
+        sys.exit(2)

@@ -1,0 +1,3 @@
+from cacseg.cli import main
+
+main()

@@ -1,0 +1,14 @@
+"""`cacseg bench ...`: one command for each thing that is timed."""
+
+from __future__ import annotations
+
+from cacseg.cli._console import typer
+from cacseg.cli.bench_data import data
+
+bench = typer.Typer(help="Timings that you can repeat.", no_args_is_help=True)
+bench.command()(data)
+
+
+@bench.callback()
+def _group() -> None:
+    """Timings that you can repeat."""

@@ -1,0 +1,148 @@
+"""`cacseg data list` and `cacseg data check`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cacseg.cli._console import messages, out, say, typer
+
+if TYPE_CHECKING:
+    from cacseg.data.check import Report
+
+data = typer.Typer(help="Data sets: which there are, and what is wrong with yours.", no_args_is_help=True)
+
+SHOWN = 20  # problems of a split that are printed
+
+
+@data.command("list")
+def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
+    """List the data sets: names, classes, and how each must lie in a folder or .zip."""
+    from cacseg.data import DATA_SETS
+    from cacseg.data.class_list import builtin_classes
+    from cacseg.data.synthetic import CLASSES
+
+    counts = {"folder": None, "synthetic": len(CLASSES), "pascal_context60": 60}
+    rows = [
+        {"name": name, "classes": counts[name] if name in counts else len(builtin_classes(name).names), "layout": tree}
+        for name, tree in DATA_SETS.items()
+    ]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("name", "classes", "layout, in a folder or a .zip")
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["classes"] or "yours"), str(row["layout"]).replace("[", r"\["))
+    out.print(table)
+
+
+@data.command()
+def check(
+    root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
+    name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
+    split: Annotated[list[str] | None, typer.Option(help="A split to check, again for more; all by default.")] = None,
+    ignore_index: Annotated[
+        int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="A folder for contact sheets and report.json; none are written otherwise."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files in the output folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Read every file of a data set and say what is wrong. The exit code is 0 when nothing is, else 1.
+
+    Unpaired files, sizes that differ, labels out of range, files that cannot be read; and how often each class occurs.
+    """
+    from cacseg.data.check import check_data, guess_name
+
+    chosen = guess_name(root) if name is None else name
+    if name is None and not as_json:
+        say(f"{root} lies as {chosen!r} does (--name takes it for another).")
+    targets = _targets(output, overwrite)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=messages, transient=True) as bar:
+        tasks = {}
+
+        def progress(split: str, done: int, total: int) -> None:
+            if split not in tasks:
+                tasks[split] = bar.add_task(f"checking {split}", total=total)
+            bar.update(tasks[split], completed=done)
+
+        report = check_data(
+            chosen,
+            root,
+            split or (),
+            ignore_index=ignore_index,
+            workers=workers,
+            sheet_rows=6 if targets else 0,
+            progress=progress,
+        )
+    if as_json:
+        print(json.dumps(report.as_json(), indent=2))
+    else:
+        _print(report)
+    if targets is not None:
+        _write(report, targets, overwrite, quiet=as_json)
+    if report.problems:
+        raise typer.Exit(1)
+
+
+def _targets(output: Path | None, overwrite: bool) -> Path | None:
+    """The folder is made, and asked whether it takes files, before the work whose result it will hold."""
+    if output is None:
+        return None
+    if output.exists() and not output.is_dir():
+        raise NotADirectoryError(f"--output must be a folder; {output} is a file.")
+    report = output / "report.json"
+    if report.exists() and not overwrite:
+        raise FileExistsError(f"{report} exists already. Choose another folder, or give --overwrite.")
+    output.mkdir(parents=True, exist_ok=True)
+    if not os.access(output, os.W_OK):
+        raise PermissionError(f"the folder {output} cannot be written to. Choose another.")
+    return output
+
+
+def _print(report: Report) -> None:
+    from cacseg.data.check import class_table
+
+    for one in report.splits:
+        sizes = sorted(one.sizes, key=lambda size: -one.sizes[size])
+        listed = ", ".join(f"{w}x{h} ({one.sizes[h, w]})" for h, w in sizes[:3]) + (", ..." if len(sizes) > 3 else "")
+        table = Table(title=f"{report.name} {one.split}: {one.images} images, {listed or 'none readable'}")
+        for column in ("class", "pixels", "share %", "images"):
+            table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
+        for label, (name, pixels, share, images) in enumerate(class_table(report, one)):
+            table.add_row(f"{label} {name}".replace("[", r"\["), f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}")
+        total = max(1, int(one.pixels.sum()))
+        table.add_row("ignored", f"{int(one.pixels[255]):,}", f"({100 * one.pixels[255] / total:.2f} of all)", "")
+        out.print(table)
+        for problem in one.problems[:SHOWN]:
+            say(f"  wrong: {problem}")
+        if len(one.problems) > SHOWN:
+            say(f"  ... and {len(one.problems) - SHOWN} more (--json lists them all)")
+    count = len(report.problems)
+    say("nothing is wrong." if not count else f"{count} thing{'' if count == 1 else 's'} wrong.")
+
+
+def _write(report: Report, folder: Path, overwrite: bool, *, quiet: bool) -> None:
+    from cacseg.data.pictures import save_picture
+    from cacseg.data.writing import write_file
+
+    for one in report.splits:
+        if one.sheet is not None:
+            path = folder / f"{one.split}.png"
+            save_picture(path, one.sheet, overwrite=overwrite)
+            if not quiet:
+                say(f"wrote {path}")
+    path = folder / "report.json"
+    write_file(path, (json.dumps(report.as_json(), indent=2) + "\n").encode(), overwrite=overwrite)
+    if not quiet:
+        say(f"wrote {path}")

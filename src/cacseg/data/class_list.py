@@ -1,0 +1,109 @@
+"""classes.txt: one class a line, in the order of their numbers, each with a colour or without."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from collections.abc import Sequence
+from importlib import resources
+from typing import NamedTuple
+
+from cacseg.data.label_map import check_num_classes
+from cacseg.data.sample import Colour
+
+IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
+
+_DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
+_HEXADECIMAL = re.compile(r"[\s,:;]+#([0-9a-fA-F]{6})$")
+
+
+class ClassList(NamedTuple):
+    """Names, the colour of each class, and whether the colours were written down (else chosen by us)."""
+
+    names: tuple[str, ...]
+    palette: tuple[Colour, ...]
+    ignored_colours: tuple[Colour, ...]
+    has_colours: bool
+
+
+def parse_classes(text: str, where: str) -> ClassList:
+    """Lines 'road', 'road 128 64 128', 'road, 128, 64, 128' or 'road #804080'; empty lines and '# ...' are passed over.
+
+    Either every class has a colour or none has.
+    """
+    names: list[str] = []
+    colours: list[Colour] = []
+    ignored: list[Colour] = []
+    for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), 1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, colour = _split(line, f"line {number} of {where}")
+        if name == IGNORED:
+            if colour is None:
+                raise ValueError(f"{IGNORED} must be followed by a colour, R G B; line {number} of {where} has none.")
+            ignored.append(colour)
+            continue
+        if name in names:
+            raise ValueError(f"classes must have names of their own; {where} has {name!r} twice (line {number}).")
+        names.append(name)
+        if colour is not None:
+            colours.append(colour)
+    if not names:
+        raise ValueError(f"{where} names no class. Write one name a line, in the order of the label values from 0.")
+    check_num_classes(len(names))
+    if colours and len(colours) != len(names):
+        raise ValueError(
+            f"every class has a colour or none has; {where} gives {len(colours)} for {len(names)} classes."
+        )
+    if ignored and not colours:
+        raise ValueError(f"{where} gives colours to ignore but none of the classes has one.")
+    both = set(colours) & set(ignored)
+    if both:
+        raise ValueError(f"a colour is a class or ignored, not both; {where} has {sorted(both)[0]} as both.")
+    palette = tuple(colours) or distinct_colours(len(names))
+    return ClassList(tuple(names), palette, tuple(ignored), bool(colours))
+
+
+def builtin_classes(name: str) -> ClassList:
+    """The names and colours of a data set that comes with the package."""
+    text = (resources.files("cacseg.data") / "classes" / f"{name}.txt").read_text(encoding="utf-8")
+    return parse_classes(text, f"{name}.txt")
+
+
+def distinct_colours(count: int) -> tuple[Colour, ...]:
+    """As many colours, easy to tell apart while they are few; the same ones each time."""
+    colours = []
+    for k in range(count):
+        hue = (k * 0.61803398875 + 0.58) % 1.0  # golden section: neighbours lie far apart
+        saturation, value = (0.65, 0.90, 0.45)[k % 3], (0.95, 0.70, 0.85, 0.55, 0.62)[k % 5]
+        red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
+        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return tuple(colours)
+
+
+def check_colours_differ(colours: Sequence[Colour], where: str) -> None:
+    """Each colour stands for one class; asked only where masks are read by colour."""
+    seen: dict[Colour, int] = {}
+    for label, colour in enumerate(colours):
+        if colour in seen:
+            raise ValueError(
+                f"{where} gives classes {seen[colour]} and {label} one colour, {colour}. Change one of them."
+            )
+        seen[colour] = label
+
+
+def _split(line: str, where: str) -> tuple[str, Colour | None]:
+    if match := _DECIMAL.search(line):
+        colour = (int(match[1]), int(match[2]), int(match[3]))
+        if max(colour) > 255:
+            raise ValueError(f"colours are three numbers from 0 to 255; {where} has {colour}.")
+    elif match := _HEXADECIMAL.search(line):
+        packed = int(match[1], 16)
+        colour = (packed >> 16, packed >> 8 & 255, packed & 255)
+    else:
+        return line, None
+    name = line[: match.start()].strip()
+    if not name:
+        raise ValueError(f"{where} has a colour and no name.")
+    return name, colour

@@ -1,0 +1,72 @@
+"""From the bytes of a file to an image or to raw label values. Whatever cannot be read is an OSError that names it."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
+
+PNG_START = b"\x89PNG\r\n\x1a\n"
+
+
+def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
+    """Red, green, blue, [H, W, 3], turned upright where the file says how it was held (EXIF).
+
+    16 bits are cut to the upper 8, grey is repeated, transparency is dropped.
+    """
+    if not content:
+        raise OSError(f"{where} is empty (0 bytes). Copy it again.")
+    try:
+        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
+    except cv2.error as error:  # more pixels than OpenCV takes
+        raise OSError(f"{where} cannot be read ({error.err or error}).") from error
+    if image is None:
+        raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
+    return np.asarray(image, np.uint8)
+
+
+class Labels(NamedTuple):
+    """Raw values of a label file: one of the two. `palette` is that of a palette file, whose indices are the values."""
+
+    indices: npt.NDArray[np.integer] | None = None  # [H, W]
+    colours: npt.NDArray[np.uint8] | None = None  # [H, W, 3]
+    palette: npt.NDArray[np.uint8] | None = None  # [256, 3] or less
+
+
+def decode_labels(content: bytes, where: str) -> Labels:
+    """Label values exactly as stored: palette files by index, low bit depths unscaled."""
+    if not content:
+        raise OSError(f"{where} is empty (0 bytes). Copy it again.")
+    bits, kind = content[24:26] if content.startswith(PNG_START) and len(content) > 26 else (0, 0)
+    if bits >= 8 and kind == 0:  # grey: OpenCV is the faster reader
+        read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+        if read is not None and read.ndim == 2:
+            return Labels(indices=np.asarray(read, np.uint8 if bits == 8 else np.uint16))
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            picture.load()
+            if picture.mode == "P":
+                stored = np.array(picture.getpalette("RGB") or [], np.uint8).reshape(-1, 3)
+                return Labels(indices=np.array(picture), palette=stored)
+            if picture.mode == "1":
+                return Labels(indices=np.asarray(picture).astype(np.uint8))
+            if picture.mode in ("L", "I", "I;16", "I;16B", "I;16L"):
+                values = np.array(picture)  # of its own: what Pillow shows cannot be written to
+                # Grey of 2 or 4 bits is stretched to 0..255 on reading; the values are what was stored.
+                stretch = {2: 85, 4: 17}.get(bits, 1) if kind == 0 else 1
+                return Labels(indices=values if stretch == 1 else values // stretch)
+            if picture.mode == "LA":
+                return Labels(indices=np.array(picture)[..., 0].copy())
+            if picture.mode in ("RGB", "RGBA"):
+                return Labels(colours=np.asarray(picture.convert("RGB")))
+            mode = picture.mode
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes: {error}).") from error
+    raise ValueError(f"labels are grey, palette or RGB files; {where} has mode {mode}. Convert it to an index PNG.")

@@ -1,0 +1,160 @@
+"""Raw values of a label file -> classes: nothing is guessed, what is neither a class nor ignored is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from cacseg.data.decode import Labels
+from cacseg.data.sample import Colour
+
+IGNORE = 255  # in every sample, whatever the files say
+MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits
+
+
+class LabelMap:
+    """What each raw value, and each colour where there are colours, stands for.
+
+    `table` maps a raw value to a class or to IGNORE; `known` says which raw values may occur at all.
+    """
+
+    def __init__(
+        self,
+        classes_of: Mapping[int, int],
+        *,
+        num_classes: int,
+        colours: Sequence[Colour] = (),
+        ignored_colours: Sequence[Colour] = (),
+    ) -> None:
+        check_num_classes(num_classes)
+        length = max(256, max(classes_of) + 1)
+        self.num_classes = num_classes
+        self.table = np.full(length, IGNORE, np.uint8)
+        self.known = np.zeros(length, np.uint8)
+        for value, label in classes_of.items():
+            self.table[value], self.known[value] = label, 1
+        self._unknown = 1 - self.known[:256]
+        self._identity = bool((self.table[:256] == np.arange(256))[self.known[:256] == 1].all())
+        packed = [_pack(np.array(colour, np.int32)).item() for colour in (*colours, *ignored_colours)]
+        labels = [*range(len(colours)), *([IGNORE] * len(ignored_colours))]
+        order = np.argsort(packed, kind="stable")
+        self._codes = np.array(packed, np.int32)[order]
+        self._labels_of_codes = np.array(labels, np.uint8)[order]
+        self._colours = tuple(colours)
+
+    def __call__(self, raw: Labels, where: str) -> npt.NDArray[np.uint8]:
+        """Classes, uint8 [H, W]."""
+        if raw.indices is not None:
+            if raw.palette is not None and self._colours:
+                self._check_palette(raw.indices, raw.palette, where)
+            return self._from_indices(raw.indices, where)
+        assert raw.colours is not None
+        if len(self._codes):
+            return self._from_colours(raw.colours, where)
+        coloured = (raw.colours != raw.colours[..., :1]).any(-1)
+        if not coloured.any():  # an index file saved with three channels
+            return self._from_indices(np.ascontiguousarray(raw.colours[..., 0]), where)
+        first = raw.colours[coloured][0].tolist()
+        raise ValueError(
+            f"{where} holds colours, {tuple(first)} among them, and nothing says which class they stand for. "
+            "Write the colour behind each class in classes.txt ('road 128 64 128'), or give an index PNG."
+        )
+
+    def _from_indices(self, values: npt.NDArray[np.integer], where: str) -> npt.NDArray[np.uint8]:
+        if values.dtype == np.uint8:
+            if cv2.countNonZero(cv2.LUT(values, self._unknown)):
+                raise self._out_of_range(values, where)
+            return np.asarray(values if self._identity else cv2.LUT(values, self.table[:256]), np.uint8)
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= len(self.known) or not self.known[values].all():
+            raise self._out_of_range(values, where)
+        return self.table[values]
+
+    def _out_of_range(self, values: npt.NDArray[np.integer], where: str) -> ValueError:
+        found, counts = np.unique(values, return_counts=True)
+        wrong = [(v, c) for v, c in zip(found.tolist(), counts.tolist(), strict=True) if not self._knows(v)]
+        pixels = sum(count for _, count in wrong)
+        return ValueError(
+            f"{where} holds the label {_listed([value for value, _ in wrong])} in {pixels} of {values.size} pixels. "
+            f"{self.describe()} Mend the file, the list of classes or the ignore index."
+        )
+
+    def _knows(self, value: int) -> bool:
+        return 0 <= value < len(self.known) and bool(self.known[value])
+
+    def describe(self) -> str:
+        """Which values a file may hold, in a sentence."""
+        allowed = np.flatnonzero(self.known)
+        ignored = allowed[self.table[allowed] == IGNORE].tolist()
+        classes = allowed[self.table[allowed] != IGNORE]
+        gaps = " with gaps" if len(classes) != classes[-1] - classes[0] + 1 else ""
+        span = f"{classes[0]} to {classes[-1]}{gaps}"
+        return f"The {self.num_classes} classes are {span}; ignored is {_listed(ignored) or 'nothing'}."
+
+    def _from_colours(self, colours: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.uint8]:
+        codes = _pack(colours.astype(np.int32))
+        places = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
+        wrong = self._codes[places] != codes
+        if wrong.any():
+            strange = np.unique(codes[wrong])
+            listed = ", ".join(f"({code >> 16}, {code >> 8 & 255}, {code & 255})" for code in strange[:3].tolist())
+            raise ValueError(
+                f"{where} holds the colour {listed}{', ...' if len(strange) > 3 else ''} in {int(wrong.sum())} of "
+                f"{wrong.size} pixels, which is no class of classes.txt. Add it there ('[ignore] R G B' for what is "
+                "to be ignored), or mend the file (a resized or JPEG-compressed mask has mixed colours)."
+            )
+        return self._labels_of_codes[places]
+
+    def _check_palette(self, indices: npt.NDArray[np.integer], palette: npt.NDArray[np.uint8], where: str) -> None:
+        """A palette file whose colours are those of classes.txt in another order was numbered by some program."""
+        for index in np.unique(indices).tolist():
+            if index >= len(palette) or index >= len(self._colours):
+                return
+            colour = tuple(int(part) for part in palette[index])
+            if colour != self._colours[index] and colour in self._colours:
+                raise ValueError(
+                    f"{where} shows index {index} as {colour}, the colour of class {self._colours.index(colour)} "
+                    "in classes.txt. Convert the file to RGB if its colours count, or take the colours out of "
+                    "classes.txt if its indices do."
+                )
+
+
+def identity_map(
+    num_classes: int,
+    ignore_index: int = IGNORE,
+    colours: Sequence[Colour] = (),
+    ignored_colours: Sequence[Colour] = (),
+) -> LabelMap:
+    """Values are classes already; `ignore_index` is ignored."""
+    check_num_classes(num_classes)
+    check_ignore_index(ignore_index, num_classes)
+    values = {label: label for label in range(num_classes)} | {ignore_index: IGNORE}
+    return LabelMap(values, num_classes=num_classes, colours=colours, ignored_colours=ignored_colours)
+
+
+def check_num_classes(num_classes: int) -> None:
+    """Labels have 8 bits, and one value is kept for what is ignored."""
+    if not 1 <= num_classes <= MAX_CLASSES:
+        raise ValueError(f"a data set has 1 to {MAX_CLASSES} classes (labels are 8 bits); got {num_classes}.")
+
+
+def check_ignore_index(ignore_index: int, num_classes: int) -> None:
+    """The ignored value is no class, and a file can hold it."""
+    if 0 <= ignore_index < num_classes:
+        raise ValueError(
+            f"ignore_index must be no class number; {ignore_index} is one of the {num_classes} classes "
+            f"(0 to {num_classes - 1}). Take the class out of the list, or give the value that marks ignored pixels."
+        )
+    if not 0 <= ignore_index <= 65535:
+        raise ValueError(f"ignore_index must be a value that an image file can hold, 0 to 65535; got {ignore_index}.")
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(str(value) for value in values[:5]) + (", ..." if len(values) > 5 else "")
+
+
+def _pack(colours: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    return colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]

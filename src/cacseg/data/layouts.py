@@ -1,0 +1,293 @@
+"""How each data set lies on disk: where its top is, which files belong together, what raw label values stand for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes
+from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_labels
+from cacseg.data.file_data import Listing, match_pairs
+from cacseg.data.files import Files
+from cacseg.data.label_map import IGNORE, LabelMap, identity_map
+
+# Raw 'stuffthingmaps' values (category id - 1) that COCO-Stuff never uses: 182 ids, 171 classes.
+COCO_UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
+# The label ids of Cityscapes' 19 classes in the order of their train ids; there are ids 0 to 33.
+CITYSCAPES_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
+# The numbers of Pascal-Context's 59 classes among its 459 labels; both lists are in alphabetical order.
+PASCAL_CONTEXT_IDS = (
+    *(2, 9, 18, 19, 22, 23, 25, 31, 33, 34, 44, 45, 46, 59, 65, 68, 72, 80, 85, 98, 104, 105, 113, 115, 144, 158, 159),
+    *(162, 187, 189, 207, 220, 232, 258, 259, 260, 284, 295, 296, 308, 324, 326, 347, 349, 354, 355, 360, 366, 368),
+    *(397, 415, 416, 420, 424, 427, 440, 445, 454, 458),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A split as it lies there."""
+
+    listing: Listing
+    label_map: LabelMap
+    decode: Callable[[bytes, str], Labels] = decode_labels
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One data set. `tops` are the folders it may lie in below the root, `marks` the folders that give it away."""
+
+    name: str
+    tree: str  # for people
+    tops: tuple[str, ...]
+    marks: tuple[tuple[str, ...], ...]  # one of each row must be there
+    splits: Callable[[Files, str], dict[str, str]]  # files, top: the splits that are there, our name -> theirs
+    classes: Callable[[Files, str], ClassList]  # files, top
+    find: Callable[[Files, str, str, ClassList, int | None], Found]  # files, top, their split, classes, ignore_index
+
+    def top_in(self, files: Files) -> str | None:
+        """The folder that the layout starts in ('' for the root itself); None where it is not there."""
+        for top in ("", *self.tops):
+            if self._fits(files, top):
+                return top
+        inner = [top for name in files.folders("") for top in (name, *(f"{name}/{one}" for one in self.tops))]
+        found = [top for top in inner if self._fits(files, top)]
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} data sets lie in {files.where('')}: {', '.join(found)}. Give one of them.")
+        return found[0] if found else None
+
+    def _fits(self, files: Files, top: str) -> bool:
+        return all(any(files.exists(_join(top, mark)) for mark in row) for row in self.marks)
+
+
+def _join(*parts: str) -> str:
+    return "/".join(part for part in parts if part)
+
+
+def _stem(path: str, folder: str, suffixes: Sequence[str], ending: str = "") -> str | None:
+    """The path below the folder without suffix and ending; None for another kind of file."""
+    dot = path.rfind(".")
+    if dot < 0 or path[dot:].lower() not in suffixes or not path[:dot].endswith(ending):
+        return None
+    return path[len(folder) + 1 : dot - len(ending)]
+
+
+def _list(files: Files, folder: str, suffixes: Sequence[str], ending: str = "") -> list[tuple[str, str]]:
+    stems = ((_stem(path, folder, suffixes, ending), path) for path in files.below(folder))
+    return [(stem, path) for stem, path in stems if stem is not None]
+
+
+def _match(files: Files, images: list[tuple[str, str]], labels: list[tuple[str, str]], ending: str = "") -> Listing:
+    return match_pairs([(key, path, key + ending) for key, path in images], labels, files)
+
+
+def _splits_in(folder: str, theirs: dict[str, str]) -> Callable[[Files, str], dict[str, str]]:
+    def splits(files: Files, top: str) -> dict[str, str]:
+        there = files.folders(_join(top, folder))
+        return {ours: name for ours, name in theirs.items() if name in there}
+
+    return splits
+
+
+def _any_split(files: Files, top: str) -> dict[str, str]:
+    return {name: name for name in files.folders(_join(top, "images"))}
+
+
+def _pascal_splits(files: Files, top: str) -> dict[str, str]:
+    return {name: name for name in ("train", "val") if _split_file(files, top, name) is not None}
+
+
+# Each finder: files, top, their split, classes, ignore index.
+
+
+def _find_ade20k(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
+    labels = _list(files, _join(top, "annotations", split), (".png",))
+    values = {0: IGNORE} | {label + 1: label for label in range(150)}
+    return Found(_match(files, images, labels), LabelMap(values, num_classes=150))
+
+
+def _find_cocostuff(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
+    folder = _join(top, "annotations", split)
+    prepared = _list(files, folder, (".png",), "_labelTrainIds")
+    raw = [entry for entry in _list(files, folder, (".png",)) if not entry[0].endswith("_labelTrainIds")]
+    if len(prepared) > len(raw):  # where both are whole, the original files
+        return Found(_match(files, images, prepared), identity_map(171))
+    used = [value for value in range(182) if value not in COCO_UNUSED]
+    values = {value: label for label, value in enumerate(used)} | {255: IGNORE}
+    return Found(_match(files, images, raw), LabelMap(values, num_classes=171))
+
+
+def _find_cityscapes(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    images = _list(files, _join(top, "leftImg8bit", split), (".png",), "_leftImg8bit")
+    folder = _join(top, "gtFine", split)
+    ids = _list(files, folder, (".png",), "_gtFine_labelIds")
+    train_ids = _list(files, folder, (".png",), "_gtFine_labelTrainIds")
+    if len(train_ids) > len(ids):
+        return Found(_match(files, images, train_ids, "_leftImg8bit"), identity_map(19))
+    values = dict.fromkeys((*range(34), 255), IGNORE) | {v: label for label, v in enumerate(CITYSCAPES_IDS)}
+    return Found(_match(files, images, ids, "_leftImg8bit"), LabelMap(values, num_classes=19))
+
+
+def _split_file(files: Files, top: str, split: str) -> str | None:
+    paths = (_join(top, "ImageSets", kind, f"{split}.txt") for kind in ("SegmentationContext", "Main"))
+    return next((path for path in paths if files.exists(path)), None)
+
+
+def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    num_classes = len(classes.names)
+    path = _split_file(files, top, split)
+    assert path is not None  # or it were no split
+    lines = files.read(path).decode().splitlines()
+    wanted = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+    there = dict(_list(files, _join(top, "JPEGImages"), (".jpg",)))
+    images = [(key, there[key]) for key in wanted if key in there]
+    missing = [files.where(_join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there]
+    problems = tuple(f"{files.where(path)} names an image that is not there: {one}." for one in missing)
+    of_split = set(wanted).intersection(there)
+    labels = [
+        entry for entry in _list(files, _join(top, "SegmentationClassContext"), (".png",)) if entry[0] in of_split
+    ]
+    first = 1 if num_classes == 59 else 0  # 0 is the background: a class of the 60, ignored among the 59
+    if labels:
+        values = {value: value - first for value in range(60)} | {255: IGNORE} | ({0: IGNORE} if first else {})
+        listing = _match(files, images, labels)._replace(problems=problems)
+        return Found(listing, LabelMap(values, num_classes=num_classes))
+    for folder in ("SegmentationClassContext", "trainval"):
+        labels += [entry for entry in _list(files, _join(top, folder), (".mat",)) if entry[0] in of_split]
+    background = IGNORE if first else 0
+    values = dict.fromkeys(range(460), background)
+    values |= {value: label + 1 - first for label, value in enumerate(PASCAL_CONTEXT_IDS)}
+    listing = _match(files, images, labels)._replace(problems=problems)
+    return Found(listing, LabelMap(values, num_classes=num_classes), _decode_mat)
+
+
+def _decode_mat(content: bytes, where: str) -> Labels:
+    """The 459-label files of the original: a matrix 'LabelMap', from 1; 0 where nobody labelled."""
+    try:
+        from scipy.io import loadmat  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:  # pragma: no cover
+        raise ModuleNotFoundError(f"{where} needs scipy to be read: pip install scipy", name="scipy") from error
+    try:
+        matrix = np.asarray(loadmat(io.BytesIO(content))["LabelMap"])
+    except Exception as error:  # scipy ends in IndexError, zlib.error and others, as the damage will have it
+        raise OSError(f"{where} is damaged or no label file of Pascal-Context ({error!r}).") from error
+    return Labels(indices=matrix.astype(np.int64))
+
+
+def _find_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    colours: tuple[tuple[int, int, int], ...] = ()
+    if classes.has_colours:
+        colours = classes.palette
+        check_colours_differ(colours, files.where(_join(top, "classes.txt")))
+    ignored = IGNORE if ignore_index is None else ignore_index
+    label_map = identity_map(len(classes.names), ignored, colours, classes.ignored_colours)
+    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
+    labels = _list(files, _join(top, "labels", split), LABEL_SUFFIXES)
+    return Found(_match(files, images, labels), label_map)
+
+
+def _find_named_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
+    labels = _list(files, _join(top, "labels", split), LABEL_SUFFIXES)
+    return Found(_match(files, images, labels), identity_map(len(classes.names)))
+
+
+def _own_classes(files: Files, top: str) -> ClassList:
+    path = _join(top, "classes.txt")
+    if not files.exists(path):
+        raise FileNotFoundError(
+            f"there is no {files.where(path)}. Write one class name a line, in the order of the label values from 0."
+        )
+    try:
+        return parse_classes(files.read(path).decode(), files.where(path))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{files.where(path)} must be a text file in UTF-8 ({error}).") from error
+
+
+def _builtin(name: str) -> Callable[[Files, str], ClassList]:
+    def classes(files: Files, top: str) -> ClassList:
+        known = builtin_classes(name)
+        if files.exists(_join(top, "classes.txt")):
+            names = _own_classes(files, top).names
+            if names != known.names:
+                raise ValueError(
+                    f"{files.where(_join(top, 'classes.txt'))} names other classes than {name}: "
+                    f"{len(names)}, the first {names[0]!r}, for {len(known.names)}, the first {known.names[0]!r}. "
+                    "Open it as 'folder'."
+                )
+        return known
+
+    return classes
+
+
+def _pascal_context60(files: Files, top: str) -> ClassList:
+    rest = builtin_classes("pascal_context59")
+    return ClassList(("background", *rest.names), ((120, 120, 120), *rest.palette), (), True)
+
+
+_PASCAL_TREE = (
+    "VOCdevkit/VOC2010/{JPEGImages,SegmentationClassContext} (or the 459-label trainval/*.mat) + "
+    "ImageSets/SegmentationContext/{train,val}.txt"
+)
+_FOLDER_TREE = "{images,labels}/{train,val}/** + classes.txt"
+_FOLDER_MARKS = (("images",), ("labels",))
+_PASCAL_MARKS = (("JPEGImages",), ("SegmentationClassContext", "trainval"))
+_VOC = ("VOCdevkit/VOC2010", "VOC2010")
+
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "ade20k",
+            "ADEChallengeData2016/{images,annotations}/{training,validation}",
+            ("ADEChallengeData2016",),
+            (("images/training", "images/validation"), ("annotations/training", "annotations/validation")),
+            _splits_in("images", {"train": "training", "val": "validation"}),
+            _builtin("ade20k"),
+            _find_ade20k,
+        ),
+        Layout(
+            "cocostuff164k",
+            "coco_stuff164k/{images,annotations}/{train2017,val2017}, raw stuffthingmaps or *_labelTrainIds.png",
+            ("coco_stuff164k",),
+            (("images/train2017", "images/val2017"), ("annotations/train2017", "annotations/val2017")),
+            _splits_in("images", {"train": "train2017", "val": "val2017"}),
+            _builtin("cocostuff164k"),
+            _find_cocostuff,
+        ),
+        Layout(
+            "cityscapes",
+            "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png + gtFine/{train,val}/CITY/*_gtFine_label{Ids,TrainIds}.png",
+            ("cityscapes",),
+            (("leftImg8bit",), ("gtFine",)),
+            _splits_in("leftImg8bit", {"train": "train", "val": "val"}),
+            _builtin("cityscapes"),
+            _find_cityscapes,
+        ),
+        Layout(
+            "pascal_context59",
+            _PASCAL_TREE,
+            _VOC,
+            _PASCAL_MARKS,
+            _pascal_splits,
+            _builtin("pascal_context59"),
+            _find_pascal_context,
+        ),
+        Layout(
+            "pascal_context60",
+            _PASCAL_TREE,
+            _VOC,
+            _PASCAL_MARKS,
+            _pascal_splits,
+            _pascal_context60,
+            _find_pascal_context,
+        ),
+        Layout("camvid", _FOLDER_TREE, ("camvid",), _FOLDER_MARKS, _any_split, _builtin("camvid"), _find_named_folder),
+        Layout("msrc21", _FOLDER_TREE, ("msrc21",), _FOLDER_MARKS, _any_split, _builtin("msrc21"), _find_named_folder),
+        Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _own_classes, _find_folder),
+    )
+}

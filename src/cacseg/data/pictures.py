@@ -1,0 +1,129 @@
+"""Labels as pictures: colours, overlays, index PNGs with a palette, contact sheets."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from cacseg.data.label_map import IGNORE
+from cacseg.data.sample import Colour
+from cacseg.data.writing import write_file
+
+Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
+
+
+def colour(labels: npt.NDArray[np.uint8], palette: Sequence[Colour]) -> Picture:
+    """[H, W] -> [H, W, 3]: each label in its colour; values outside of the palette (ignored ones) are black."""
+    return _table(palette)[labels]
+
+
+def overlay(image: Picture, labels: npt.NDArray[np.uint8], palette: Sequence[Colour], opacity: float = 0.5) -> Picture:
+    """The image with its labels' colours over it; where the label is outside of the palette, the image alone."""
+    if image.shape[:2] != labels.shape:
+        raise ValueError(f"image and labels must have one size; got {image.shape[:2]} and {labels.shape}.")
+    if not 0.0 <= opacity <= 1.0:
+        raise ValueError(f"opacity must be in [0, 1]; got {opacity}.")
+    mixed = cv2.addWeighted(image, 1.0 - opacity, colour(labels, palette), opacity, 0.0)
+    return np.where((labels < len(palette))[..., None], mixed, image).astype(np.uint8, copy=False)
+
+
+def save_index_png(
+    path: str | Path, labels: npt.NDArray[np.uint8], palette: Sequence[Colour], *, overwrite: bool = False
+) -> None:
+    """A PNG whose pixel values are the labels and which shows as their colours. Written atomically."""
+    if labels.dtype != np.uint8 or labels.ndim != 2:
+        raise TypeError(f"labels must be uint8 [H, W]; got {labels.dtype} {labels.shape}.")
+    picture = Image.fromarray(labels)  # mode L, which takes a palette
+    picture.putpalette(_table(palette).tobytes())
+    _save(path, picture, overwrite)
+
+
+def save_picture(path: str | Path, picture: Picture, *, overwrite: bool = False) -> None:
+    """A PNG, or a file of the kind that the suffix says. Written atomically."""
+    _save(path, Image.fromarray(picture), overwrite)
+
+
+def contact_sheet(
+    rows: Sequence[Sequence[Picture]], *, titles: Sequence[str] = (), names: Sequence[str] = (), height: int = 160
+) -> Picture:
+    """One picture of many: each row's pictures side by side, at one height; a column is as wide as its widest.
+
+    `titles` stand over the columns, `names` under the rows.
+    """
+    if not rows or not all(rows) or len({len(row) for row in rows}) != 1:
+        raise ValueError(f"a sheet has rows of one length; got {[len(row) for row in rows][:10]}.")
+    scaled = [[_fit(picture, height) for picture in row] for row in rows]
+    widths = [max(row[column].shape[1] for row in scaled) for column in range(len(rows[0]))]
+    gap, line = 6, 18
+    strips = [_strip(titles, widths, line, gap)] if titles else []
+    for index, row in enumerate(scaled):
+        cells = [_widened(picture, width) for picture, width in zip(row, widths, strict=True)]
+        strips.append(_side_by_side(cells, gap))
+        strips.append(_strip(names[index : index + 1], [sum(widths) + gap * (len(widths) - 1)], line, gap))
+    return np.pad(np.concatenate(strips), ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
+
+
+def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Picture:
+    """Class names on their colours, as many in a line as the width holds."""
+    cell, line = 150, 20
+    columns = max(1, width // cell)
+    lines = -(-len(names) // columns)
+    picture = np.full((lines * line + 4, width, 3), 255, np.uint8)
+    for index, (name, shade) in enumerate(zip(names, palette, strict=True)):
+        top, left = index // columns * line + 2, index % columns * cell
+        picture[top + 3 : top + 15, left + 2 : left + 20] = shade
+        _write(picture, name[:18], left + 25, top + 13)
+    return picture
+
+
+def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
+    if len(palette) > IGNORE:
+        raise ValueError(f"a palette has at most {IGNORE} colours; got {len(palette)}.")
+    table = np.zeros((256, 3), np.uint8)
+    table[: len(palette)] = palette
+    return table
+
+
+def _fit(picture: Picture, height: int) -> Picture:
+    width = max(1, round(picture.shape[1] * height / picture.shape[0]))
+    return np.asarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _widened(picture: Picture, width: int) -> Picture:
+    return np.pad(picture, ((0, 0), (0, width - picture.shape[1]), (0, 0)), constant_values=255)
+
+
+def _side_by_side(cells: Sequence[Picture], gap: int) -> Picture:
+    between = np.full((cells[0].shape[0], gap, 3), 255, np.uint8)
+    parts = [part for cell in cells for part in (cell, between)][:-1]
+    return np.concatenate(parts, axis=1)
+
+
+def _strip(texts: Sequence[str], widths: Sequence[int], height: int, gap: int) -> Picture:
+    strip = np.full((height, sum(widths) + gap * (len(widths) - 1), 3), 255, np.uint8)
+    left = 0
+    for text, width in zip(texts, widths, strict=False):
+        _write(strip, text[: max(1, width // 6)], left, height - 6)
+        left += width + gap
+    return strip
+
+
+def _write(picture: Picture, text: str, left: int, base: int) -> None:
+    plain = text.encode("ascii", "replace").decode()  # OpenCV's strokes know no other letters
+    cv2.putText(picture, plain, (left, base), cv2.FONT_HERSHEY_SIMPLEX, 0.38, (0, 0, 0), 1, cv2.LINE_AA)
+
+
+def _save(path: str | Path, picture: Image.Image, overwrite: bool) -> None:
+    suffix = Path(path).suffix.lower()
+    known = Image.registered_extensions()
+    if not Path(path).is_dir() and suffix not in known:
+        raise ValueError(f"a picture's name must end in .png or the like; got {path}.")
+    content = io.BytesIO()
+    picture.save(content, known.get(suffix, "PNG"))
+    write_file(path, content.getvalue(), overwrite=overwrite)

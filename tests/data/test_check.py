@@ -1,0 +1,183 @@
+"""`cacseg data check` on whole and on broken trees: everything wrong is said, nothing stops at the first."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import data_trees as trees
+from cacseg.cli import app, main
+from cacseg.data.check import check_data, class_table, guess_name
+
+runner = CliRunner()
+
+
+def _break(root):
+    """One of each, all in the train split of a folder with six images."""
+    (root / "labels/train/day0/0.png").unlink()
+    (root / "images/train/day1/1.png").unlink()
+    trees.write(root / "labels/train/day0/2.png", np.zeros((5, 6), np.uint8))
+    trees.write(root / "labels/train/day1/3.png", np.full(trees.SIZE, 77, np.uint8))
+    path = root / "images/train/day0/4.tif"
+    path.write_bytes(path.read_bytes()[:1000])
+    return [
+        "0.jpg has no labels",
+        "1.png has no image",
+        "one size",
+        "4.tif is damaged, truncated",
+        "holds the label 77",
+    ]
+
+
+@pytest.mark.parametrize(("workers", "packed"), [(0, False), (2, True)])
+def test_everything_wrong_is_found(workers, packed, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("cacseg.data.check.PIECE", 2)  # so that there are pieces to share
+    trees.folder(tmp_path / "data", count=6)
+    expected = _break(tmp_path / "data")
+    root = trees.zipped(tmp_path / "data", tmp_path / "data.zip") if packed else tmp_path / "data"
+    calls = []
+    report = check_data("folder", root, workers=workers, progress=lambda *call: calls.append(call))
+    train, val = report.splits
+    assert (train.split, train.images, val.split, val.images) == ("train", 4, "val", 6)
+    assert len(train.problems) == len(expected)
+    for problem, words in zip(train.problems, expected, strict=True):
+        assert words in problem
+    assert val.problems == []
+    assert ("val", 6, 6) in calls
+    assert [call[1] for call in calls if call[0] == "train"] == [2, 4]
+
+
+def test_the_histogram_is_a_plain_count(tmp_path):
+    raw = trees.folder(tmp_path, count=5)
+    report = check_data("folder", tmp_path, ["train"], workers=0)
+    (train,) = report.splits
+    for label, (name, pixels, share, images) in enumerate(class_table(report, train)):
+        assert name == ("road", "car", "sky")[label]
+        assert pixels == sum((labels == label).sum() for labels in raw)
+        assert images == sum((labels == label).any() for labels in raw)
+        assert share == pytest.approx(pixels / sum((labels != 255).sum() for labels in raw))
+    assert train.pixels[255] == sum((labels == 255).sum() for labels in raw)
+    assert train.sizes == {trees.SIZE: 5}
+    assert report.problems == []
+    assert train.sheet is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("ade20k", trees.ade20k),
+        ("cocostuff164k", trees.cocostuff),
+        ("cityscapes", trees.cityscapes),
+        ("pascal_context59", trees.pascal_context),
+        ("folder", trees.folder),
+        (
+            "camvid",
+            lambda root: trees.folder(
+                root, "sky\nbuilding\npole\nroad\npavement\ntree\nsign\nfence\ncar\npedestrian\nbicyclist\n"
+            ),
+        ),
+    ],
+)
+def test_layouts_are_guessed_and_fine(name, make, tmp_path):
+    make(tmp_path / "data")
+    assert guess_name(tmp_path / "data") == name
+    report = check_data(name, tmp_path / "data", workers=0, sheet_rows=0)
+    assert report.problems == []
+    assert [split.images for split in report.splits] == [3, 3]
+
+
+def test_the_command_says_what_is_wrong(tmp_path, capfd):
+    trees.folder(tmp_path / "data", count=6)
+    fine = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "-o", str(tmp_path / "out")])
+    assert fine.exit_code == 0, fine.output
+    assert "lies as 'folder' does" in fine.output
+    assert "nothing is wrong." in fine.output
+    assert re.search(r"0 road\s+│\s+[\d,]+ │", fine.output)
+    report = json.loads((tmp_path / "out/report.json").read_text())
+    assert report["ok"] is True
+    for split in ("train", "val"):
+        with Image.open(tmp_path / f"out/{split}.png") as sheet:
+            assert sheet.size[0] > 300
+
+    expected = _break(tmp_path / "data")
+    wrong = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0"])
+    assert wrong.exit_code == 1
+    assert "5 things wrong." in wrong.output
+    for words in expected:
+        assert words in wrong.output
+    machine = runner.invoke(
+        app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--json", "--split", "train"]
+    )
+    assert machine.exit_code == 1
+    answer = json.loads(machine.stdout)
+    assert [split["split"] for split in answer["splits"]] == ["train"]
+    assert len(answer["splits"][0]["problems"]) == 5
+    assert answer["ok"] is False
+
+
+def test_results_are_not_overwritten(tmp_path, monkeypatch, capsys):
+    trees.folder(tmp_path / "data")
+    arguments = ["cacseg", "data", "check", str(tmp_path / "data"), "--workers", "0", "-o", str(tmp_path / "out")]
+    assert runner.invoke(app, arguments[1:]).exit_code == 0
+    before = (tmp_path / "out/report.json").read_bytes()
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert "report.json exists already" in capsys.readouterr().err
+    assert (tmp_path / "out/report.json").read_bytes() == before
+    assert runner.invoke(app, [*arguments[1:], "--overwrite"]).exit_code == 0
+
+
+def test_lists_and_names_that_contradict_are_problems_too(tmp_path):
+    trees.folder(tmp_path / "folder")
+    trees.write(tmp_path / "folder/images/train/day0/0.png", trees.image(0))
+    trees.write(tmp_path / "folder/labels/train/day1/1.bmp", np.zeros(trees.SIZE, np.uint8))
+    train, val = check_data("folder", tmp_path / "folder", workers=0).splits
+    assert len(train.problems) == 2
+    assert "an image has one file of labels" in train.problems[0]
+    assert "images must differ in more than their suffix" in train.problems[1]
+    assert not val.problems
+    trees.pascal_context(tmp_path)
+    (tmp_path / "VOCdevkit/VOC2010/JPEGImages/2008_000001.jpg").unlink()
+    train, val = check_data("pascal_context60", tmp_path, workers=0).splits
+    assert len(train.problems) == 1
+    assert "2008_000001.jpg" in train.problems[0]
+    assert train.pixels.sum() == 2 * trees.SIZE[0] * trees.SIZE[1]
+
+
+def test_an_empty_split_and_nothing_but_ignored(tmp_path):
+    trees.folder(tmp_path)
+    for path in (tmp_path / "labels/val").rglob("*.png"):
+        trees.write(path, np.full(trees.SIZE, 255, np.uint8))
+    for path in [*(tmp_path / "images/train").rglob("*.*"), *(tmp_path / "labels/train").rglob("*.*")]:
+        path.unlink()
+    train, val = check_data("folder", tmp_path, workers=0).splits
+    assert train.problems == ["the split 'train' is empty: no image with labels."]
+    assert val.problems == ["no pixel of the split 'val' has a class: everything is ignored."]
+
+
+def test_what_cannot_be_checked(tmp_path):
+    with pytest.raises(ValueError, match=r"no layout that we know lies in .*ADEChallengeData2016"):
+        guess_name(tmp_path)
+    trees.folder(tmp_path)
+    with pytest.raises(ValueError, match=r"no split 'test'"):
+        check_data("folder", tmp_path, ["test"])
+    with pytest.raises(ValueError, match=r"'synthetic' has no files to check"):
+        check_data("synthetic", tmp_path)
+    with pytest.raises(ValueError, match=r"must be no class number"):
+        check_data("folder", tmp_path, ignore_index=1)
+
+
+def test_the_list_names_every_data_set():
+    rows = json.loads(runner.invoke(app, ["data", "list", "--json"]).stdout)
+    assert {row["name"]: row["classes"] for row in rows} == {
+        "ade20k": 150, "cocostuff164k": 171, "cityscapes": 19, "pascal_context59": 59, "pascal_context60": 60,
+        "camvid": 11, "msrc21": 21, "folder": None, "synthetic": 8,
+    }  # fmt: skip
+    table = runner.invoke(app, ["data", "list"]).output
+    assert "yours" in table
+    assert "synthetic" in table
