@@ -41,7 +41,7 @@ class Saved(NamedTuple):
 
 @triton.jit
 def _means(  # type: ignore[no-untyped-def]
-    parts, counts, weight, joined, shares, n, d, count, images, BATCH: tl.constexpr, BLOCK: tl.constexpr
+    parts, counts, weight, joined, shares, n, d, count, count_parts, images, BATCH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Oracle prototypes (the weight, where absent) beside the weight, [images, n, 2d], and 1 / the number of pixels."""
     k = tl.program_id(0)
@@ -54,7 +54,8 @@ def _means(  # type: ignore[no-untyped-def]
     first = 0 if BATCH else group
     last = images if BATCH else group + 1
     for image in range(first, last):
-        total += tl.load(counts + image * n + k)
+        for part in range(count_parts):
+            total += tl.load(counts + (part * images + image) * n + k)
         for part in range(count):
             here = parts + ((part * images + image) * n + k) * d
             sums += tl.load(here + channel, mask=known, other=0.0)
@@ -108,6 +109,31 @@ def _rows_gradient(  # type: ignore[no-untyped-def]
     tl.store(out + (group * n + k) * d + channel, value.to(out.dtype.element_ty), mask=known)
 
 
+@triton.jit
+def _weight_gradient(  # type: ignore[no-untyped-def]
+    parts, channel_scale, of_context, of_oracle, out, n, d, count, images, oracle_images,
+    DROPPED: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dC: from the plain scores, and from its place beside the prototypes of both branches [images, n, 2d]."""
+    k = tl.program_id(0)
+    channel = tl.arange(0, BLOCK)
+    known = channel < d
+    total = tl.zeros([BLOCK], tl.float32)
+    for image in range(images):
+        sums = tl.zeros([BLOCK], tl.float32)
+        for part in range(count):
+            sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
+        if DROPPED:
+            sums *= tl.load(channel_scale + image * d + channel, mask=known, other=0.0)
+        here = of_context + (image * n + k) * 2 * d + d
+        total += sums + tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
+    if ORACLE:
+        for image in range(oracle_images):
+            here = of_oracle + (image * n + k) * 2 * d + d
+            total += tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
+    tl.store(out + k * d + channel, total.to(out.dtype.element_ty), mask=known)
+
+
 def _project(projector: Projector, joined: Tensor) -> tuple[Tensor, Tensor]:
     flat = joined.flatten(0, 1)
     hidden = torch.mm(flat, projector.first.T).relu_()
@@ -142,7 +168,7 @@ def forward(
     """
     (b, d, _), n = features.shape, weight.shape[0]
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
-    plain = product(fixed.to(features.dtype), features, bias=bias, dtype=features.dtype)
+    plain = product(fixed, features, bias=bias, dtype=features.dtype)
     of_pixels, totals = prototypes.shares_of(plain)
     parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
     joined = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
@@ -170,6 +196,7 @@ def forward(
             n,
             d,
             parts.shape[0],
+            counts.shape[0],
             b,
             BATCH=over_batch,
             BLOCK=block,
@@ -239,20 +266,24 @@ def backward(
     shares = stack[:, (1 + len(branches)) * n :]
     prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
     del of_shares
-    of_weight = long_product(stack[:, :n], features.transpose(1, 2), exact=True)
-    of_weight = of_weight.sum((0, 1)) if channel_scale is None else (of_weight.sum(0) * channel_scale[:, None]).sum(0)
-    for of_both in of_joined:
-        of_weight = of_weight + of_both[..., d:].sum(0)
+    parts = long_product(stack[:, :n], features.transpose(1, 2), exact=True)
+    of_weight = torch.empty_like(weight)
+    of_oracle_weight = of_joined[-1] if len(branches) > 1 else None
+    launch(
+        _weight_gradient, (n,),
+        parts, channel_scale, of_joined[0], of_oracle_weight, of_weight, n, d, parts.shape[0], b,
+        0 if of_oracle_weight is None else of_oracle_weight.shape[0],
+        DROPPED=channel_scale is not None, ORACLE=of_oracle_weight is not None, BLOCK=block,
+    )  # fmt: skip
 
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
     left = [fixed, *(branch.rows for _, _, branch in branches), of_prototypes]
     by_label = None
     if len(branches) > 1:
         assert labels is not None
-        table = of_joined[1][..., :d] * saved[7][..., None]
-        by_label = table.transpose(1, 2).contiguous(), labels
+        by_label = of_joined[1][..., :d], saved[7], labels
     of_features = product(
-        torch.cat([one.to(dtype).expand(b, -1, -1) for one in left], dim=1).transpose(1, 2),
+        torch.cat([one.expand(b, -1, -1) for one in left], dim=1).transpose(1, 2),
         stack,
         out=torch.empty_like(features),
         minus=(features, along_rows),

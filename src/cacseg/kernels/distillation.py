@@ -103,10 +103,10 @@ def _class_sums(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _average(  # type: ignore[no-untyped-def]
-    sums, loss, coefficients, b, n,
+    sums, loss, coefficients, parts, b, n,
     BY_CLASS: tl.constexpr, BATCH: tl.constexpr, PRESENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The loss from the sums [3, b, n], and what each pixel's weight is multiplied with in its gradient, [b, n]."""
+    """The loss from the sums [3, parts, b, n], and what pixels' weights are multiplied with in the gradient, [b, n]."""
     k = tl.arange(0, BLOCK)
     known = k < n
     groups = 1 if BATCH else b
@@ -118,9 +118,11 @@ def _average(  # type: ignore[no-untyped-def]
         weight = tl.zeros([BLOCK], tl.float32)
         cost = tl.zeros([BLOCK], tl.float32)
         for image in range(first, last):
-            count += tl.load(sums + image * n + k, mask=known, other=0.0)
-            weight += tl.load(sums + (b + image) * n + k, mask=known, other=0.0)
-            cost += tl.load(sums + (2 * b + image) * n + k, mask=known, other=0.0)
+            for part in range(parts):
+                here = sums + (part * b + image) * n + k
+                count += tl.load(here, mask=known, other=0.0)
+                weight += tl.load(here + parts * b * n, mask=known, other=0.0)
+                cost += tl.load(here + 2 * parts * b * n, mask=known, other=0.0)
         if BY_CLASS:
             classes = n * 1.0
             if PRESENT:
@@ -167,7 +169,10 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-    """Of the pixels of each image and class: how many [1, b, n]; with costs also sums of weight and weight * cost."""
+    """Of the pixels of each image and class: how many; with costs also sums of weight and of weight * cost.
+
+    In parts that are to be added up: [1 or 3, parts, b, n].
+    """
     b, length = labels.shape
     span = max(1024, triton.cdiv(length, 32))
     grid = (triton.cdiv(n, 16), triton.cdiv(length, span), b)
@@ -177,7 +182,7 @@ def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tenso
         labels, cost, weight, parts, n, length, span,
         WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128, num_warps=4,
     )  # fmt: skip
-    return parts.sum(1)
+    return parts
 
 
 def forward(
@@ -204,7 +209,7 @@ def forward(
     coefficients = torch.empty(b, n, dtype=torch.float32, device=context.device)
     launch(
         _average, (1,),
-        sums, loss, coefficients, b, n,
+        sums, loss, coefficients, sums.shape[1], b, n,
         BY_CLASS=by_class, BATCH=over_batch, PRESENT=present_only, BLOCK=triton.next_power_of_2(n),
     )  # fmt: skip
     return loss, coefficients, values

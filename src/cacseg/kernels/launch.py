@@ -6,9 +6,12 @@ import os
 from typing import Any
 
 import torch
+import triton
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# What compiled[grid](...) does, less the hooks of profilers; its arguments are known for these versions.
+PLAIN_LAUNCH = not (3, 5) <= tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 9)
 _compiled: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
 
 
@@ -42,4 +45,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         _compiled[key] = compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
         return
     compiled, rest = known
-    compiled[(*grid, 1, 1)[:3]](*arguments, *rest)
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    if PLAIN_LAUNCH:
+        compiled[(*grid, 1, 1)[:3]](*arguments, *rest, stream=stream)
+        return
+    x, y, z = (*grid, 1, 1)[:3]
+    compiled.run(x, y, z, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments, *rest)

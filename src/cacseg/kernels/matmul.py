@@ -30,8 +30,9 @@ def _dot(a, b, sums):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _product(  # type: ignore[no-untyped-def]
-    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor, table, labels,
-    m, n, k, scale, row_scale_b, table_b, classes,
+    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
+    table, table_scale, labels,
+    m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
     left_b, left_m, left_k, right_b, right_k, right_n,
     out_split, out_b, out_m, out_n, other_b, other_m, other_n,
     LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr, HALF_RANGE: tl.constexpr,
@@ -95,8 +96,11 @@ def _product(  # type: ignore[no-untyped-def]
         sums -= values * tl.load(column_factor + batch * n + column, mask=column < n, other=0.0)[None, :]
     if HAS_TABLE:
         label = tl.load(labels + batch * n + column, mask=column < n, other=-1)
-        known = in_rows & ((label >= 0) & (label < classes))[None, :]
-        sums += tl.load(table + batch * table_b + row[:, None] * classes + label[None, :], mask=known, other=0.0)
+        has_label = (label >= 0) & (label < classes)
+        share = tl.load(table_scale + batch * table_scale_b + label, mask=has_label, other=0.0)
+        where = batch * table_b + label[None, :] * table_row + row[:, None]
+        values = tl.load(table + where, mask=in_rows & has_label[None, :], other=0.0).to(tl.float32)
+        sums += values * share[None, :]
     if HALF_RANGE:  # an infinity would turn every softmax after it into NaN
         sums = tl.minimum(tl.maximum(sums, -65504.0), 65504.0)
     place = split.to(tl.int64) * out_split + batch * out_b
@@ -115,7 +119,7 @@ def product(
     row_scale: Tensor | None = None,
     column_scale: Tensor | None = None,
     minus: tuple[Tensor, Tensor] | None = None,
-    by_label: tuple[Tensor, Tensor] | None = None,
+    by_label: tuple[Tensor, Tensor, Tensor] | None = None,
     softmax: tuple[Tensor, Tensor] | None = None,
     one_hot: int = 0,
     exact: bool = False,
@@ -125,9 +129,10 @@ def product(
     """left [1 or b, m, k] times right [1 or b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
 
         scale * row_scale[..., None] * column_scale[:, None] * (left @ right)
-            + bias[:, None] - other * factor[:, None] + table[:, labels]
+            + bias[:, None] - other * factor[:, None] + (table * share[..., None])[labels].T
 
-    with other [b, m, n] and factor [b, n] from `minus`, table [1 or b, m, classes] and labels [b, n] from `by_label`.
+    with other [b, m, n] and factor [b, n] from `minus`; table [1 or b, classes, m], share [1 or b, classes] and labels
+    [b, n] from `by_label`.
     float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision, unless
     `exact`. With `softmax` (row [b, m], inner [b, k]) the left operand is exp(left - row - inner); with `one_hot` m,
     left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
@@ -154,12 +159,14 @@ def product(
     grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
-    table, labels = by_label if by_label is not None else (None, None)
+    table, share, labels = by_label if by_label is not None else (None, None, None)
+    own = 0 if table is None or table.shape[0] == 1 else 1
     launch(
         _product, grid,
-        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, labels,
+        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, share, labels,
         m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
-        0 if table is None or table.shape[0] == 1 else table.stride(0), 0 if table is None else table.shape[2],
+        0 if table is None else own * table.stride(0), 0 if table is None else table.stride(1),
+        0 if share is None else own * share.stride(0), 0 if table is None else table.shape[1],
         left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
         right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
         *out.stride(), *other.stride(),

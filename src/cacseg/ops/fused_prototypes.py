@@ -75,7 +75,7 @@ def _fused_label_sums(features: Tensor, labels: Tensor, num_classes: int) -> tup
     """Sums [b, n, d] and numbers [b, n] of the features of each label; labels outside [0, n) are left out."""
     labels = labels.flatten(1).contiguous()
     sums = kernels("prototypes").label_sums(features.flatten(2), labels, num_classes)
-    return sums, kernels("distillation").class_sums(labels, num_classes)[0]
+    return sums, kernels("distillation").class_sums(labels, num_classes)[0].sum(0)
 
 
 fused_label_sums_operator = torch.library.custom_op("cacseg::fused_label_sums", mutates_args=())(_fused_label_sums)
