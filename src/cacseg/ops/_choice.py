@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from cacseg._checks import check_choice
 
@@ -107,9 +106,10 @@ def with_gradient(
             setup_context(ctx, inputs, output)
 
         @staticmethod
-        @once_differentiable
         def backward(ctx: Any, *gradients: Any) -> Any:
-            return backward(backward_implementation, ctx, *gradients)
+            # With create_graph=True the operator runs, which refuses to be differentiated again.
+            run = backward_operator if torch.is_grad_enabled() else backward_implementation
+            return backward(run, ctx, *gradients)
 
     def call(*inputs: Any) -> Any:
         traced = torch.compiler.is_compiling() or type(inputs[0]) not in (Tensor, torch.nn.Parameter)
