@@ -227,9 +227,8 @@ class ContextAwareClassifier(nn.Module):
         oracle_rows = None
         if self.oracle_design != "none":
             oracle_rows = self._oracle_rows(features, labels, offsets, self.oracle_scope)
-        similarities = self._similarities(features, context_rows, oracle_rows, offsets)
-        context, oracle = plain if context_rows is None else similarities[0], similarities[1]
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
+        own, oracle = self._similarities(features, context_rows, oracle_rows, offsets)
+        return ContextLogits(plain if own is None else own, plain, oracle, labels, offsets, self.ignore_index)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
@@ -281,17 +280,14 @@ class ContextAwareClassifier(nn.Module):
         )
         if not usual:
             return None
-        context, oracle = (
-            None if projector is None else (projector[0].weight, projector[2].weight, projector[2].bias)
-            for projector in (self.context_projector, self.oracle_projector)
-        )
-        assert context is not None
+        assert self.context_projector is not None
+        oracle = self.oracle_projector
         return ops.context_aware_logits(
             features,
             self.weight.flatten(1),
             self.bias,
-            context,
-            oracle,
+            list(self.context_projector.parameters()),
+            None if oracle is None else list(oracle.parameters()),
             labels,
             scale=self.scale,
             over_batch=self.oracle_scope == "batch",

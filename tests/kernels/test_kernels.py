@@ -118,7 +118,7 @@ def test_cross_entropy_of_extreme_scores():
 def test_one_class_and_nothing_labelled():
     logits = draw(1, 1, 3, 4).requires_grad_()
     loss = ops.upsampled_cross_entropy(logits, torch.zeros(1, 6, 8, dtype=torch.long, device=DEVICE), impl="triton")
-    assert loss.item() == 0.0
+    assert abs(loss.item()) < 1e-6  # log 1, but for rounding
     logits = draw(2, 5, 3, 4).requires_grad_()
     nothing = torch.full((2, 6, 8), 255, device=DEVICE)
     loss = ops.upsampled_cross_entropy(logits, nothing, impl="triton")

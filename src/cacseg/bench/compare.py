@@ -31,11 +31,15 @@ def compare(
     warm_up: int = 3,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Row]:
-    """Runs every step `warm_up` + `rounds` times, in turn; the first one is what the others are compared with."""
+    """Runs every step `warm_up` + `rounds` times, in turn; the first one is what the others are compared with.
+
+    Each is run once more, untimed, before it is timed: what another row left in caches and allocators is not its own.
+    """
     times: dict[str, list[float]] = {name: [] for name in steps}
     memory: dict[str, float] = {}
     for number in range(warm_up + rounds):
         for name, step in steps.items():
+            step()
             time_ms = _time_ms(step, device)
             if number >= warm_up:
                 times[name].append(time_ms)
@@ -85,7 +89,7 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
 
 def _allocations(profiler: torch.profiler.profile) -> list[int]:
     """Bytes taken (and, negative, given back), in order."""
-    results = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
     events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
     return [size for _, size in sorted(events, key=lambda event: event[0])]
 

@@ -83,6 +83,7 @@ def train_steps(
     batch: int = 4,
     classes: int = 150,
     size: int = 512,
+    auxiliary: bool = True,
     looped: bool = True,
 ) -> Steps:
     """A whole training step with AdamW: "plain" with F.interpolate and F.cross_entropy, "context", "looped"."""
@@ -91,7 +92,9 @@ def train_steps(
     labels = torch.randint(0, classes, (batch, size, size), device=device)
     for row in ("plain", "context", LOOPED) if looped else ("plain", "context"):
         torch.manual_seed(0)
-        model = create_model(model_name, classes, classifier="plain" if row == "plain" else "context")
+        model = create_model(
+            model_name, classes, classifier="plain" if row == "plain" else "context", auxiliary=auxiliary
+        )
         steps[row] = _train_step(model.to(device).train(), row, images, labels, dtype)
     return steps
 
@@ -177,8 +180,9 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     with torch.cuda.graph(graph):
         held = step()
 
-    def replay(held: object = held) -> None:  # what it writes to must stay
+    def replay() -> object:  # what it reads and writes must stay
         graph.replay()
+        return step, held
 
     return replay
 

@@ -129,6 +129,7 @@ def step(
     batch: Batch = 4,
     classes: Classes = 150,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
+    auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
     looped: Looped = True,
     rounds: Rounds = 10,
     threads: Threads = 2,
@@ -141,8 +142,8 @@ def step(
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads)
-    facts = dict(batch=batch, classes=classes, size=size)
-    rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)
+    facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary)
+    rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
     _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
     _write(json_file, record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
 
@@ -170,18 +171,9 @@ def infer(
     place, kind = _prepare(device, dtype, threads, mode)
     records = []
     for size in (512, 1280, 2560) if table else sizes_in(sizes):
-        steps = inference_steps(
-            model,
-            place,
-            kind,
-            batch=batch,
-            classes=classes,
-            size=size,
-            mode=mode,
-            looped=looped,  # type: ignore[arg-type]
-        )
+        options = dict(batch=batch, classes=classes, size=size, mode=mode)
+        steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
         rows = _timed(steps, place, rounds)
         _show(f"inference of {model}, {place} {dtype} {mode}: b={batch} {size}x{size}", rows, batch)
-        facts = dict(batch=batch, classes=classes, size=size, mode=mode, threads=threads, rounds=rounds)
-        records.append(record(rows, place, model=model, dtype=dtype, **facts))
+        records.append(record(rows, place, model=model, dtype=dtype, **options, threads=threads, rounds=rounds))
     _write(json_file, records)

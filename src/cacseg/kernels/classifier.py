@@ -39,8 +39,13 @@ class Saved(NamedTuple):
     scores: Tensor  # [b, n, L]
 
 
+def _saved(tensors: list[Tensor], scores: Tensor) -> Saved:
+    joined, hidden, rows, inverse_rows = tensors
+    return Saved(joined, hidden, rows, inverse_rows, scores)
+
+
 @triton.jit
-def _means(  # type: ignore[no-untyped-def]
+def _means(
     parts, counts, weight, joined, shares, n, d, count, count_parts, images, BATCH: tl.constexpr, BLOCK: tl.constexpr
 ):
     """Oracle prototypes (the weight, where absent) beside the weight, [images, n, 2d], and 1 / the number of pixels."""
@@ -68,7 +73,7 @@ def _means(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _join(parts, weight, joined, n, d, count, images, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _join(parts, weight, joined, n, d, count, images, BLOCK: tl.constexpr):
     """Context prototypes from their parts, beside the weight: [images, n, 2d]."""
     k = tl.program_id(0)
     image = tl.program_id(1)
@@ -84,7 +89,7 @@ def _join(parts, weight, joined, n, d, count, images, BLOCK: tl.constexpr):  # t
 
 
 @triton.jit
-def _rows_gradient(  # type: ignore[no-untyped-def]
+def _rows_gradient(
     parts, lengths, rows, out, n, d, count, blocks, images, first_row, all_rows,
     BATCH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
@@ -110,7 +115,7 @@ def _rows_gradient(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _weight_gradient(  # type: ignore[no-untyped-def]
+def _weight_gradient(
     parts, channel_scale, of_context, of_oracle, out, n, d, count, images, oracle_images,
     DROPPED: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -170,7 +175,7 @@ def forward(
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
     plain = product(fixed, features, bias=bias, dtype=features.dtype)
     of_pixels, totals = prototypes.shares_of(plain)
-    parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
+    parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), wide_range=True)
     joined = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
     block = triton.next_power_of_2(d)
     launch(_join, (n, b), parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
@@ -228,9 +233,9 @@ def backward(
     (b, d, length), n, device = features.shape, weight.shape[0], features.device
     of_plain, of_context, of_oracle = gradients
     of_pixels, totals, inverse_pixels = saved[:3]
-    branches = [(of_context, context, Saved(*saved[3:7], outputs[1]))]
+    branches = [(of_context, context, _saved(saved[3:7], outputs[1]))]
     if of_oracle is not None and oracle is not None:
-        branches.append((of_oracle, oracle, Saved(*saved[8:12], outputs[2])))
+        branches.append((of_oracle, oracle, _saved(saved[8:12], outputs[2])))
     # One after the other along the inner dimension of the last product: plain, context, oracle, shares.
     dtype = features.dtype if features.dtype == torch.bfloat16 else torch.float32
     stack = torch.empty(b, (2 + len(branches)) * n, length, dtype=dtype, device=device)
@@ -245,7 +250,7 @@ def backward(
             )
         )
     scaled = stack[:, n : (1 + len(branches)) * n]
-    parts = long_product(scaled, features.transpose(1, 2), exact=True)
+    parts = long_product(scaled, features.transpose(1, 2), wide_range=True)
     block = triton.next_power_of_2(d)
     of_projectors, of_joined = [], []
     for index, (_, projector, branch) in enumerate(branches):
@@ -262,11 +267,11 @@ def backward(
 
     of_prototypes = of_joined[0][..., :d]
     inner = (of_prototypes * saved[3][..., :d]).sum(-1, dtype=torch.float32)
-    of_shares = product(of_prototypes, features, exact=True)
+    of_shares = product(of_prototypes, features, wide_range=True)
     shares = stack[:, (1 + len(branches)) * n :]
     prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
     del of_shares
-    parts = long_product(stack[:, :n], features.transpose(1, 2), exact=True)
+    parts = long_product(stack[:, :n], features.transpose(1, 2), wide_range=True)
     of_weight = torch.empty_like(weight)
     of_oracle_weight = of_joined[-1] if len(branches) > 1 else None
     launch(

@@ -22,9 +22,7 @@ ZERO_NORM = tl.constexpr(1e-12)
 
 
 @triton.jit
-def _inverse_norms(  # type: ignore[no-untyped-def]
-    values, out, d, length, values_b, values_d, values_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr
-):
+def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
     squares = tl.zeros([BLOCK_D, BLOCK], tl.float32)
@@ -40,7 +38,7 @@ def _inverse_norms(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _scale_gradient(  # type: ignore[no-untyped-def]
+def _scale_gradient(
     gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
     m, length, scale, rows_b,
     gradient_b, gradient_m, gradient_l, scores_b, scores_m, scores_l, scaled_b,
@@ -155,7 +153,7 @@ def backward(
     if len(branches) > 1:
         stacked = torch.cat([branch.rows.expand(b, -1, -1) for branch in branches], dim=1)
     of_features = product(stacked.transpose(1, 2), scaled, out=torch.empty_like(features), minus=(features, of_pixels))
-    parts = long_product(scaled, features.transpose(1, 2), exact=True).sum(0).split(sizes, dim=1)
+    parts = long_product(scaled, features.transpose(1, 2), wide_range=True).sum(0).split(sizes, dim=1)
     of_all_rows = []
     for branch, part, of_rows in zip(branches, parts, lengths, strict=True):
         if branch.rows.shape[0] == 1 and b > 1:

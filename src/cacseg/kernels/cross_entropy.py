@@ -32,7 +32,7 @@ class Axis(NamedTuple):
 
 
 @triton.jit
-def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):  # type: ignore[no-untyped-def]
+def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):
     """Both rows of a row of cells, mixed along the columns; in units of log 2."""
     other = None if mask is None else 0.0
     upper_left = tl.load(base + rows_low + columns_low, mask=mask, other=other).to(tl.float32)
@@ -45,7 +45,7 @@ def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):
 
 
 @triton.jit
-def _one_of(which, first, second, third):  # type: ignore[no-untyped-def]
+def _one_of(which, first, second, third):
     """The tensor that a program works on."""
     if which == 1:
         first = second
@@ -55,7 +55,7 @@ def _one_of(which, first, second, third):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
+def _forward(
     logits, second, third, labels, weight, spread, lse, partial,
     row_start, row_share, column_low, column_share,
     images, n, h, w, height, width, ignore_index, smoothing,
@@ -142,9 +142,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _finish(  # type: ignore[no-untyped-def]
-    partial, mean, pixel_share, programs, all_pixels, count_all, BLOCK: tl.constexpr
-):
+def _finish(partial, mean, pixel_share, programs, all_pixels, count_all, BLOCK: tl.constexpr):
     """The mean, and what a summed gradient is multiplied with; both 0 where nothing counts."""
     which = tl.program_id(0)
     every = tl.num_programs(0) * programs
@@ -163,7 +161,7 @@ def _finish(  # type: ignore[no-untyped-def]
 
 # A stride of 1 stays unknown here: then a thread owns a column in every tensor, and no layout has to be converted.
 @triton.jit(do_not_specialize=["logits_w", "labels_w", "gradient_w"])
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     logits, second, third, of_loss, of_second, of_third, labels, weight, spread, lse, pixel_share, gradient,
     row_start, row_share, column_start, column_share,
     images, n, h, w, height, width, smoothing, columns_per_cell,

@@ -16,7 +16,7 @@ from cacseg.kernels.launch import launch
 
 # Strides of 1 stay unknown: then a thread owns a pixel, and sums over classes stay within it.
 @triton.jit(do_not_specialize=["context_l", "oracle_l"])
-def _pixels(  # type: ignore[no-untyped-def]
+def _pixels(
     context, oracle, labels, out, n, length, pixels, soft,
     context_b, context_n, context_l, oracle_b, oracle_n, oracle_l,
     BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
@@ -68,7 +68,7 @@ def _pixels(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _class_sums(  # type: ignore[no-untyped-def]
+def _class_sums(
     labels, cost, weight, parts, n, length, span,
     WEIGHTED: tl.constexpr, COUNT_ONLY: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -102,7 +102,7 @@ def _class_sums(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _average(  # type: ignore[no-untyped-def]
+def _average(
     sums, loss, coefficients, parts, b, n,
     BY_CLASS: tl.constexpr, BATCH: tl.constexpr, PRESENT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -140,7 +140,7 @@ def _average(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward(  # type: ignore[no-untyped-def]
+def _backward(
     of_loss, context, oracle, labels, pixel_values, coefficients, gradient, n, length, pixels, soft,
     context_b, context_n, context_l, oracle_b, oracle_n, oracle_l, gradient_b, gradient_n, gradient_l,
     WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,

@@ -11,9 +11,7 @@ from cacseg.kernels.launch import launch
 
 
 @triton.jit
-def _fit(  # type: ignore[no-untyped-def]
-    labels, rows, columns, out, n, h, w, ignore_index, labels_b, labels_h, labels_w, BLOCK: tl.constexpr
-):
+def _fit(labels, rows, columns, out, n, h, w, ignore_index, labels_b, labels_h, labels_w, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     image = tl.program_id(1).to(tl.int64)
     inside = place < h * w

@@ -21,7 +21,7 @@ LONGEST_SUM = 4096
 
 
 @triton.jit
-def _dot(a, b, sums):  # type: ignore[no-untyped-def]
+def _dot(a, b, sums):
     """A product of half-precision operands; the interpreter cannot multiply bfloat16."""
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
@@ -29,7 +29,7 @@ def _dot(a, b, sums):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _product(  # type: ignore[no-untyped-def]
+def _product(
     left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
     table, table_scale, labels,
     m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
@@ -69,10 +69,6 @@ def _product(  # type: ignore[no-untyped-def]
             sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=PRECISION)
         elif KIND == "narrow":
             sums = _dot(a.to(b.dtype), b, sums)
-        elif KIND == "left_in_two":
-            a_high = a.to(b.dtype)
-            sums = _dot(a_high, b, sums)
-            sums = _dot((a - a_high.to(tl.float32)).to(b.dtype), b, sums)
         else:  # "right_in_three": the left one is a mask, exact in any precision
             a_mask = a.to(tl.bfloat16)
             high = b.to(tl.bfloat16)
@@ -122,7 +118,7 @@ def product(
     by_label: tuple[Tensor, Tensor, Tensor] | None = None,
     softmax: tuple[Tensor, Tensor] | None = None,
     one_hot: int = 0,
-    exact: bool = False,
+    wide_range: bool = False,
     splits: int = 1,
     **meta: Any,
 ) -> Tensor:
@@ -133,24 +129,22 @@ def product(
 
     with other [b, m, n] and factor [b, n] from `minus`; table [1 or b, classes, m], share [1 or b, classes] and labels
     [b, n] from `by_label`.
-    float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision, unless
-    `exact`. With `softmax` (row [b, m], inner [b, k]) the left operand is exp(left - row - inner); with `one_hot` m,
+    float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision; but
+    float16 has no room for the small numbers that are `wide_range`. With `softmax` (row [b, m], inner [b, k]) the
+    left operand is exp(left - row - inner); with `one_hot` m,
     left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
     add up.
     """
     b, m, k, n = max(left.shape[0], right.shape[0]), one_hot or left.shape[1], left.shape[2], right.shape[2]
     out = torch.empty(splits, b, m, n, dtype=dtype, device=left.device) if out is None else out[None]
     source = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
-    narrow_left = one_hot > 0 or (left.dtype == right.dtype and softmax is None)
     if right.dtype == torch.float32:
         kind = "right_in_three" if one_hot else "float32"
-    elif narrow_left or not exact:
-        kind = "narrow"
     else:
-        kind = "left_in_two" if right.dtype == torch.bfloat16 else "float32"  # float16 has no room for small parts
+        kind = "float32" if wide_range and right.dtype == torch.float16 else "narrow"
     # Measured on an H200; see docs/speed.md.
     if kind == "narrow":
-        choice = {"BLOCK_M": 64, "BLOCK_N": 128 if splits > 1 else 64, "BLOCK_K": 64}
+        choice = {"BLOCK_M": 64, "BLOCK_N": 128 if splits > 1 else 64, "BLOCK_K": 32 if softmax is not None else 64}
     else:
         columns = 64 if splits > 1 or k > 512 else 128
         choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}

@@ -17,7 +17,7 @@ from cacseg.kernels.matmul import long_product, product
 
 
 @triton.jit
-def _totals(  # type: ignore[no-untyped-def]
+def _totals(
     logits, of_pixels, parts, n, length, logits_b, logits_n, logits_l, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
 ):
     """logsumexp over the classes of each pixel; that of the difference over a block's pixels, for each class."""
@@ -49,7 +49,7 @@ def _totals(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _combine(parts, totals, count, rows, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr):  # type: ignore[no-untyped-def]
+def _combine(parts, totals, count, rows, BLOCK: tl.constexpr, BLOCK_N: tl.constexpr):
     """logsumexp over the parts [count, rows] of each row."""
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     largest = tl.full([BLOCK_N], float("-inf"), tl.float32)
@@ -65,7 +65,7 @@ def _combine(parts, totals, count, rows, BLOCK: tl.constexpr, BLOCK_N: tl.conste
 
 
 @triton.jit
-def _share_gradient(  # type: ignore[no-untyped-def]
+def _share_gradient(
     logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
     n, length, logits_b, logits_n, logits_l, earlier_b, earlier_n, earlier_l, gradient_b, gradient_n, gradient_l,
     shares_b, HAS_EARLIER: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
@@ -106,7 +106,7 @@ def _share_gradient(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _spread_to_pixels(  # type: ignore[no-untyped-def]
+def _spread_to_pixels(
     table, labels, out, n, d, length, table_b, out_b, out_d, out_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr
 ):
     """out[:, l] = table[:, label of l], 0 where it has none. The table is [1 or b, d, n]."""
@@ -163,7 +163,7 @@ def share_gradient(
 def context_forward(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Prototypes [b, n, d], and the two logarithms of the shares: [b, L] and [b, n]."""
     of_pixels, totals = shares_of(logits)
-    parts = long_product(logits, features.transpose(1, 2), softmax=(totals, of_pixels), exact=True)
+    parts = long_product(logits, features.transpose(1, 2), softmax=(totals, of_pixels), wide_range=True)
     return parts.sum(0), of_pixels, totals
 
 
@@ -172,7 +172,7 @@ def context_backward(
 ) -> tuple[Tensor, Tensor]:
     """The gradients of features and logits, each in its dtype and memory format."""
     inner = (gradient * prototypes).sum(-1)
-    shares = product(gradient, features, exact=True)
+    shares = product(gradient, features, wide_range=True)
     of_logits = torch.empty_like(logits)
     share_gradient(logits, of_pixels, totals, inner, shares, None, of_logits, shares)
     of_features = product(gradient.transpose(1, 2), shares, out=torch.empty_like(features))

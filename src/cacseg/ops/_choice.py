@@ -23,7 +23,7 @@ KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TRITON_IS_THERE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7) and find_spec("triton") is not None
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @cache
 def _device_is_fit(index: int | None) -> bool:
     """NVIDIA from Ampere on: the matrix units that the products need."""
