@@ -149,7 +149,7 @@ def product(
         columns = 64 if splits > 1 or k > 512 else 128
         choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}
     choice |= {"num_warps": 4, "num_stages": 3}
-    choice |= {"PRECISION": precision()} | meta
+    choice |= {"PRECISION": FLOAT32} | meta
     grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
@@ -184,8 +184,3 @@ def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
     parts = max(parts, triton.cdiv(k, LONGEST_SUM))
     result = product(left, right, splits=parts, **arguments)
     return result if parts > 1 else result[None]
-
-
-def precision() -> str:
-    """How float32 is multiplied: in full, or as tf32 where the user allows that for the model's own products."""
-    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else FLOAT32

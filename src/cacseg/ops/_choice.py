@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -23,11 +23,15 @@ KERNEL_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TRITON_IS_THERE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7) and find_spec("triton") is not None
 
 
+_fit: dict[int | None, bool] = {}
+
+
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-@cache
 def _device_is_fit(index: int | None) -> bool:
     """NVIDIA from Ampere on: the matrix units that the products need."""
-    return torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+    if index not in _fit:
+        _fit[index] = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
+    return _fit[index]
 
 
 def interpreted() -> bool:
