@@ -26,12 +26,15 @@ TRITON_IS_THERE = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 7) an
 _fit: dict[int | None, bool] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _device_is_fit(index: int | None) -> bool:
     """NVIDIA from Ampere on: the matrix units that the products need."""
     if index not in _fit:
         _fit[index] = torch.version.hip is None and torch.cuda.get_device_capability(index) >= (8, 0)
     return _fit[index]
+
+
+# What torch.compiler.assume_constant_result sets; calling that would import the compiler together with cacseg.
+_device_is_fit._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def interpreted() -> bool:
