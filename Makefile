@@ -41,7 +41,7 @@ gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
 bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
-	$(BIN)/python benchmarks/classifier_and_loss.py
+	$(BIN)/cacseg bench loss --device cpu --batch 2
 
 format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff format .

@@ -60,6 +60,49 @@ def test_the_costs_in_the_readme_are_the_recorded_ones():
     assert between((ROOT / "README.md").read_text(), "costs")[2:] == list(cost_rows())
 
 
+def recorded(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def times(rows, name):
+    """A row's time beside plain, and its memory where that was measured."""
+    row = rows[name]
+    if name == "plain":
+        cell = f"{row['time_ms']:.1f} ms"
+        return cell + ("" if row["memory_mib"] is None else f", {row['memory_mib']:.0f} MiB")
+    cell = f"{row['time_ratio']:.2f}x" if row["time_ratio"] > 1.1 else f"{row['time_ratio']:.3f}x"
+    return cell + ("" if row["memory_ratio"] is None else f", {row['memory_ratio']:.2f}x")
+
+
+def speed_tables():
+    """The tables of docs/speed.md, each as its rows."""
+    loss = []
+    for index, dtype in enumerate(("float32", "bfloat16")):
+        eager, graph = recorded(f"h200_{dtype}")["rows"], recorded("h200_loss_graph")[index]["rows"]
+        names = ("plain", "released", "paper", "looped")
+        loss.append(f"| {dtype}, eager | " + " | ".join(times(eager, name) for name in names) + " |")
+        loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:3]) + " | |")
+    step = []
+    for entry in recorded("h200_step"):
+        title = f"| {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
+        names = [name for name in ("plain", "context", "looped") if name in entry["rows"]]
+        step.append(
+            title + " | ".join(times(entry["rows"], name) for name in names) + (" |" if "looped" in names else " | |")
+        )
+    infer = []
+    for entry in recorded("h200_infer"):
+        rows = entry["rows"]
+        speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"
+        ratios = " | ".join(times(rows, name) for name in ("context", "looped"))
+        infer.append(f"| {entry['size']} | {speed} | {times(rows, 'plain')} | {ratios} |")
+    return {"loss": loss, "step": step, "infer": infer}
+
+
+@pytest.mark.parametrize("table", ["loss", "step", "infer"])
+def test_the_speeds_in_the_docs_are_the_recorded_ones(table):
+    assert between((ROOT / "docs" / "speed.md").read_text(), table)[2:] == speed_tables()[table]
+
+
 def test_the_snippets_of_the_readme_run():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     runnable = [block for block in blocks if block.startswith("import")]

@@ -214,23 +214,26 @@ class ContextAwareClassifier(nn.Module):
     ) -> Tensor | ContextLogits:
         """The context logits, or with labels all that the losses need."""
         self._check(features, labels, offsets)
-        norms = None
-        if offsets is None and "cosine" in (self.plain_similarity, self.context_similarity):
-            norms = ops.inverse_norms(features)
-        plain = self._plain(features, norms)
-        context = self._context(features, plain, offsets, norms)
+        if labels is not None:
+            labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
+        at_once = self._at_once(features, labels) if offsets is None else None
+        if at_once is not None:
+            plain, context, oracle = at_once
+            return context if labels is None else ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
+        plain = self._plain(features)
+        context_rows = self._context_rows(features, plain, offsets)
         if labels is None:
-            return context
-        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
-        oracle = None
+            return plain if context_rows is None else self._similarity(features, context_rows, offsets)
+        oracle_rows = None
         if self.oracle_design != "none":
-            oracle = self._oracle(features, labels, offsets, norms, self.oracle_scope)
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
+            oracle_rows = self._oracle_rows(features, labels, offsets, self.oracle_scope)
+        own, oracle = self._similarities(features, context_rows, oracle_rows, offsets)
+        return ContextLogits(plain if own is None else own, plain, oracle, labels, offsets, self.ignore_index)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
         check_features(features, self.in_channels, packed=features.ndim == 2)
-        return self._plain(features, None)
+        return self._plain(features)
 
     def oracle_logits(
         self,
@@ -247,7 +250,7 @@ class ContextAwareClassifier(nn.Module):
         if self.oracle_design == "none":
             raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
         labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
-        return self._oracle(features, labels, offsets, None, scope)
+        return self._similarity(features, self._oracle_rows(features, labels, offsets, scope), offsets)
 
     def drop_oracle(self) -> ContextAwareClassifier:
         """Removes the oracle branch in place, before an export: only training reads it. Returns the classifier."""
@@ -266,19 +269,45 @@ class ContextAwareClassifier(nn.Module):
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
 
-    def _plain(self, features: Tensor, norms: Tensor | None) -> Tensor:
+    def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """All logits from one operation, for the paper's design where a kernel can run; else None."""
+        usual = (
+            (self.plain_similarity, self.context_similarity) == ("dot", "cosine")
+            and self.context_design == "project_concat"
+            and self.oracle_design in (("project_concat", "none") if labels is not None else DESIGNS)
+            and self.confidence_threshold == 0.0
+            and not self.detach_plain
+        )
+        if not usual:
+            return None
+        assert self.context_projector is not None
+        oracle = self.oracle_projector
+        return ops.context_aware_logits(
+            features,
+            self.weight.flatten(1),
+            self.bias,
+            list(self.context_projector.parameters()),
+            None if oracle is None else list(oracle.parameters()),
+            labels,
+            scale=self.scale,
+            over_batch=self.oracle_scope == "batch",
+            dropout=self.dropout if self.training else 0.0,
+        )
+
+    def _plain(self, features: Tensor) -> Tensor:
         weight = self.weight.flatten(1)
         if self.dropout > 0.0 and self.training:
-            features, norms = torch.feature_dropout(features, self.dropout, True), None
+            features = torch.feature_dropout(features, self.dropout, True)
         if self.plain_similarity == "dot":
             return ops.plain_logits(features, weight, self.bias)
         if features.ndim == 2:  # packed: a fixed classifier needs no offsets, every row is its own image
             return ops.cosine_logits(features[..., None], weight[None], self.scale)[..., 0]
-        return ops.cosine_logits(features, weight[None], self.scale, norms=norms)
+        return ops.cosine_logits(features, weight[None], self.scale)
 
-    def _context(self, features: Tensor, plain: Tensor, offsets: Tensor | None, norms: Tensor | None) -> Tensor:
+    def _context_rows(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Tensor | None:
+        """A_p of Eq. (5), one classifier for each image; None without a context branch."""
         if self.context_design == "none":
-            return plain
+            return None
         prototypes = None
         if self.context_design != "weight":
             prototypes = ops.context_prototypes(
@@ -287,12 +316,10 @@ class ContextAwareClassifier(nn.Module):
                 confidence_threshold=self.confidence_threshold,
                 offsets=offsets,
             )
-        rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes)
-        return self._similarity(features, rows, offsets, norms)
+        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes)
 
-    def _oracle(
-        self, features: Tensor, labels: Tensor, offsets: Tensor | None, norms: Tensor | None, scope: Scope
-    ) -> Tensor:
+    def _oracle_rows(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Tensor:
+        """A_y of Eq. (2), one classifier for each image or for the batch."""
         prototypes = None
         if self.oracle_design != "weight":
             prototypes = ops.oracle_prototypes(
@@ -303,8 +330,7 @@ class ContextAwareClassifier(nn.Module):
                 ignore_index=-1,
                 offsets=offsets,
             )
-        rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
-        return self._similarity(features, rows, offsets, norms)
+        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
 
     def _generate(self, design: Design, project: nn.Module | None, prototypes: Tensor | None) -> Tensor:
         """A of Eqs. (2) and (5), [1 or b, n, d]. In float32 under autocast: n rows cost nothing."""
@@ -322,10 +348,21 @@ class ContextAwareClassifier(nn.Module):
                 rows = project(rows)
             return rows + weight if design.residual else rows
 
-    def _similarity(self, features: Tensor, rows: Tensor, offsets: Tensor | None, norms: Tensor | None) -> Tensor:
+    def _similarity(self, features: Tensor, rows: Tensor, offsets: Tensor | None) -> Tensor:
         if self.context_similarity == "dot":
             return ops.dot_logits(features, rows, offsets=offsets)
-        return ops.cosine_logits(features, rows, self.scale, offsets=offsets, norms=norms)
+        return ops.cosine_logits(features, rows, self.scale, offsets=offsets)
+
+    def _similarities(
+        self, features: Tensor, context_rows: Tensor | None, oracle_rows: Tensor | None, offsets: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Both logits together where they can share work."""
+        if context_rows is not None and oracle_rows is not None and self.context_similarity == "cosine":
+            return ops.cosine_logits_of_both(features, context_rows, oracle_rows, self.scale, offsets=offsets)
+        context, oracle = (
+            None if rows is None else self._similarity(features, rows, offsets) for rows in (context_rows, oracle_rows)
+        )
+        return context, oracle
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Takes the state dict of the convolution alone, also of a linear layer, a 1-D or a 3-D one.

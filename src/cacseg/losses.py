@@ -111,21 +111,17 @@ class ContextLoss(nn.Module):
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
         """The terms "plain", "context", "oracle", "distillation", and "total"."""
         self._check(outputs, labels)
-        zero = outputs.plain.new_zeros((), dtype=torch.float32)
-        losses: dict[str, Tensor] = dict.fromkeys(self.weights, zero)
-        if self.weights["plain"] > 0.0:
-            losses["plain"] = self._cross_entropy(outputs.plain, labels, self.align_corners, "labelled")
-        if self.weights["context"] > 0.0:
-            losses["context"] = self._cross_entropy(
-                outputs.context, labels, self.context_align_corners, self.context_average
-            )
-        if self.weights["oracle"] > 0.0 and outputs.oracle is not None:
-            losses["oracle"] = self._cross_entropy(outputs.oracle, labels, self.align_corners, "labelled")
+        losses = self._cross_entropies(outputs, labels)
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
             losses["distillation"] = self._distillation(outputs, outputs.oracle)
-        terms = [weight * losses[name] for name, weight in self.weights.items() if weight > 0.0]
-        losses["total"] = torch.stack(terms).sum() if terms else zero
-        return losses
+        zero = None
+        for name in self.weights:
+            if name not in losses:
+                zero = outputs.plain.new_zeros((), dtype=torch.float32) if zero is None else zero
+                losses[name] = zero
+        terms = [_times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0]
+        total = torch.stack(terms).sum() if terms else losses["plain"]
+        return {**{name: losses[name] for name in self.weights}, "total": total}
 
     def extra_repr(self) -> str:
         weights = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
@@ -154,16 +150,27 @@ class ContextLoss(nn.Module):
         if self.class_weights is not None:
             check_class_weights(self.class_weights, num_classes)
 
-    def _cross_entropy(self, logits: Tensor, labels: Tensor, align_corners: bool, average: PixelAverage) -> Tensor:
-        return ops.upsampled_cross_entropy(
+    def _cross_entropies(self, outputs: ContextLogits, labels: Tensor) -> dict[str, Tensor]:
+        """Those that count, by name."""
+        rows = {
+            "plain": (outputs.plain, self.align_corners, "labelled"),
+            "context": (outputs.context, self.context_align_corners, self.context_average),
+            "oracle": (outputs.oracle, self.align_corners, "labelled"),
+        }
+        names = [name for name in rows if self.weights[name] > 0.0 and rows[name][0] is not None]
+        if not names:
+            return {}
+        logits, align_corners, averages = zip(*(rows[name] for name in names), strict=True)
+        losses = ops.upsampled_cross_entropies(
             logits,
             labels,
             ignore_index=self.ignore_index,
             weight=self.class_weights,
             label_smoothing=self.label_smoothing,
             align_corners=align_corners,
-            average=average,
+            averages=averages,
         )
+        return dict(zip(names, losses, strict=True))
 
     def _distillation(self, outputs: ContextLogits, oracle: Tensor) -> Tensor:
         context, labels, offsets = outputs.context, outputs.labels, outputs.offsets
@@ -179,6 +186,11 @@ class ContextLoss(nn.Module):
         return ops.classwise_entropy_distillation(
             context, oracle, labels, entropy_logits=source, class_average=average, **common
         )
+
+
+def _times(weight: float, loss: Tensor) -> Tensor:
+    """A factor of 1 is no launch."""
+    return loss if weight == 1.0 else weight * loss
 
 
 class _Common(TypedDict):

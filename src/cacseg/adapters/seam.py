@@ -159,12 +159,16 @@ class SeamClassifier(ContextAwareClassifier):
             return patch_dot_logits(features, rows, self.geometry)
         return patch_cosine_logits(features, rows, self.scale, norms, self.geometry)
 
-    def _plain(self, features: Tensor, norms: Tensor | None) -> Tensor:
+    def _plain(self, features: Tensor) -> Tensor:
         if self.plain_dropout is not None and self.training:
             # Whole channels of the features are dropped, not of the patches.
             apart = features if self.geometry.pointwise else features.unflatten(1, (self.channels, -1)).flatten(2, 3)
-            features, norms = self.plain_dropout(apart).view_as(features), None
-        return super()._plain(features, norms)
+            features = self.plain_dropout(apart).view_as(features)
+        return super()._plain(features)
+
+    def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
+        """Not with a dropout of the model's own: only `_plain` knows it."""
+        return None if self.plain_dropout is not None and self.training else super()._at_once(features, labels)
 
 
 class AuxiliaryClassifier(nn.Module):

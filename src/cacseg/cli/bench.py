@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from cacseg.cli._console import typer
 from cacseg.cli.bench_data import data
+from cacseg.cli.bench_speed import infer, loss, step
 
 bench = typer.Typer(help="Timings that you can repeat.", no_args_is_help=True)
-bench.command()(data)
+for command in (loss, step, infer, data):
+    bench.command()(command)
 
 
 @bench.callback()

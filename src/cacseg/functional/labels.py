@@ -31,8 +31,8 @@ def fit_labels(
     labels: Int[Tensor, "b *full"], size: Sequence[int], num_classes: int, ignore_index: int = 255
 ) -> Int[Tensor, "b *spatial"]:
     """Labels at the size of the features, -1 wherever they take no part; packed labels, with size (), as they are."""
-    kept = torch.where(labelled(labels, num_classes, ignore_index), labels.long(), -1)
-    return resize_labels(kept, size)
+    labels = resize_labels(labels, size)
+    return torch.where(labelled(labels, num_classes, ignore_index), labels, -1)
 
 
 def class_masks(

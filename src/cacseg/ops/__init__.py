@@ -1,32 +1,37 @@
 """What runs: the names of `cacseg.functional`, each with the best implementation for where its tensors are.
 
-Logits come in the precision of the model (`functional` widens them to float32); everything that sums over
-pixels accumulates in float32 in both.
+`impl="auto"` takes Triton kernels for float32, float16 and bfloat16 tensors on an NVIDIA device (from Ampere on), plain
+PyTorch for everything else; "torch" and "triton" insist. Logits come in the precision of the model (`functional` widens
+them to float32); everything that sums over pixels accumulates in float32 in both. The kernels give the same bits for
+the same inputs and are differentiable once.
 """
 
-from cacseg.functional import (
+from cacseg.ops.classifier import context_aware_logits
+from cacseg.ops.cross_entropy import upsampled_cross_entropies, upsampled_cross_entropy
+from cacseg.ops.distillation import (
     classwise_distillation,
     classwise_entropy_distillation,
-    context_prototypes,
     entropy_distillation,
-    fit_labels,
-    oracle_prototypes,
     vanilla_distillation,
 )
-from cacseg.ops.cross_entropy import upsampled_cross_entropy
-from cacseg.ops.logits import cosine_logits, dot_logits, inverse_norms, plain_logits
+from cacseg.ops.labels import fit_labels
+from cacseg.ops.logits import cosine_logits, cosine_logits_of_both, dot_logits, inverse_norms, plain_logits
+from cacseg.ops.prototypes import context_prototypes, oracle_prototypes
 
 __all__ = [
     "classwise_distillation",
     "classwise_entropy_distillation",
+    "context_aware_logits",
     "context_prototypes",
     "cosine_logits",
+    "cosine_logits_of_both",
     "dot_logits",
     "entropy_distillation",
     "fit_labels",
     "inverse_norms",
     "oracle_prototypes",
     "plain_logits",
+    "upsampled_cross_entropies",
     "upsampled_cross_entropy",
     "vanilla_distillation",
 ]

@@ -9,6 +9,8 @@ from torch import Tensor
 from cacseg import functional
 from cacseg._checks import check_features, check_image_classifiers
 from cacseg.functional._precision import AUTOCAST_KINDS, inverse_norm, no_autocast, widen
+from cacseg.ops._choice import Implementation, use_triton
+from cacseg.ops.fused_logits import fused_cosine_logits, fused_plain_logits
 
 LARGEST_HALF = torch.finfo(torch.float16).max
 
@@ -29,6 +31,8 @@ def plain_logits(
     features: Float[Tensor, "b d *spatial"],
     weight: Float[Tensor, "n d"],
     bias: Float[Tensor, " n"] | None = None,
+    *,
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "b n *spatial"]:
     """`functional.plain_logits` in the precision of the model: what `nn.Conv2d(d, n, 1)` returns there.
 
@@ -38,7 +42,10 @@ def plain_logits(
     check_features(features, weight.shape[1], packed=features.ndim == 2)
     dtype = compute_dtype(features)
     with no_autocast(features):
-        scores = _product(weight.to(dtype)[None], features.to(dtype))
+        features = features.to(dtype)
+        if use_triton(impl, features, dense=features.ndim > 2):
+            return fused_plain_logits(features, weight.to(dtype), bias)
+        scores = _product(weight.to(dtype)[None], features)
         if bias is not None:
             scores = scores + bias.to(dtype).view(-1, *[1] * (features.ndim - 2))
         return scores.clamp(-LARGEST_HALF, LARGEST_HALF) if dtype == torch.float16 else scores
@@ -68,19 +75,23 @@ def cosine_logits(
     *,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
     norms: Float[Tensor, "b 1 *spatial"] | None = None,
+    impl: Implementation = "auto",
 ) -> Float[Tensor, "b n *spatial"]:
     """`functional.cosine_logits` in the precision of the model.
 
     (normalise(A) x f) * tau / |f|: the features enter the product as they are, and each pixel's score is divided by
-    its length afterwards, in float32 (float16 needs a normalised copy). `norms` are the `inverse_norms(features)` if
-    they are known already.
+    its length afterwards, in float32 (float16 needs a normalised copy, outside of the kernels). `norms` are the
+    `inverse_norms(features)` if they are known already; the kernels find their own.
     """
     dtype = compute_dtype(features)
+    fused = use_triton(impl, features, dense=offsets is None)
     if offsets is not None:
         return functional.cosine_logits(features, classifier, scale, offsets=offsets).to(dtype)
     check_features(features, classifier.shape[-1])
     check_image_classifiers(classifier, features.shape[0])
     with no_autocast(features):
+        if fused:
+            return fused_cosine_logits(features.to(dtype), classifier, None, scale)[0]
         shares = inverse_norms(features) if norms is None else norms
         rows = widen(classifier) * inverse_norm(classifier, dim=-1)
         if dtype == torch.float16:
@@ -89,6 +100,29 @@ def cosine_logits(
             return scale * _product(rows.to(dtype), (widen(features) * shares).to(dtype))
         scores = _product(rows.to(dtype), features.to(dtype))
         return (scores * (shares * scale)).to(dtype)
+
+
+def cosine_logits_of_both(
+    features: Float[Tensor, "b d *spatial"],
+    classifier: Float[Tensor, "#images n d"],
+    other: Float[Tensor, "#images n d"],
+    scale: float = 15.0,
+    *,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+    impl: Implementation = "auto",
+) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
+    """`cosine_logits` of two classifiers: lengths found once, and in the kernels one pair of products backward."""
+    if use_triton(impl, features, dense=offsets is None):
+        check_features(features, classifier.shape[-1])
+        for one in (classifier, other):
+            check_image_classifiers(one, features.shape[0])
+        with no_autocast(features):
+            return fused_cosine_logits(features.to(compute_dtype(features)), classifier, other, scale)[:2]
+    norms = inverse_norms(features) if offsets is None else None
+    first, second = (
+        cosine_logits(features, one, scale, offsets=offsets, norms=norms, impl="torch") for one in (classifier, other)
+    )
+    return first, second
 
 
 def _product(rows: Tensor, features: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from cacseg._checks import check_label_range
 from cacseg.functional._precision import no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
+from cacseg.ops.interpolation import positions
 
 # Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of a
 # core. Elsewhere: 64 MiB, enough to fill a GPU, little beside one map of full resolution.
@@ -43,14 +44,8 @@ def interpolation_spans(
     source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Span, ...]:
     """Linear interpolation from `source` to `output` positions, cut into spans of `step` positions."""
-    position = torch.arange(output, dtype=torch.float64)  # on the CPU, so that slices need no synchronisation
-    if align_corners:
-        position = position * ((source - 1) / (output - 1)) if output > 1 else position
-    else:
-        position = ((position + 0.5) * (source / output) - 0.5).clamp_min(0.0)
-    low = position.floor().long().clamp_max(source - 1)
+    low, high_share = positions(source, output, align_corners)  # on the CPU, so that slices need no synchronisation
     high = (low + 1).clamp_max(source - 1)
-    high_share = position - low
     spans = []
     for start in range(0, output, step):
         stop = min(start + step, output)

@@ -1,0 +1,112 @@
+"""Rows side by side in one process: rounds are interleaved, so that a busy moment falls on every row."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from datetime import date
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Row(NamedTuple):
+    """What one row costs, alone and beside the first one."""
+
+    time_ms: float  # median over the rounds
+    time_ratio: float  # median of the ratios within each round
+    time_ratio_least: float
+    time_ratio_most: float
+    memory_mib: float | None  # at most, beside what was there before
+    memory_ratio: float | None
+
+
+def compare(
+    steps: dict[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int = 10,
+    warm_up: int = 3,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Row]:
+    """Runs every step `warm_up` + `rounds` times, in turn; the first one is what the others are compared with.
+
+    Each is run once more, untimed, before it is timed: what another row left in caches and allocators is not its own.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    memory: dict[str, float] = {}
+    for number in range(warm_up + rounds):
+        for name, step in steps.items():
+            step()
+            time_ms = _time_ms(step, device)
+            if number >= warm_up:
+                times[name].append(time_ms)
+        if progress is not None:
+            progress(number + 1)
+    for name, step in steps.items():
+        memory[name] = peak_mib(step, device)
+    base = next(iter(steps))
+    rows = {}
+    for name, seen in times.items():
+        ratios = [ours / theirs for ours, theirs in zip(seen, times[base], strict=True)]
+        rows[name] = Row(
+            statistics.median(seen),
+            statistics.median(ratios),
+            min(ratios),
+            max(ratios),
+            memory[name],
+            memory[name] / memory[base] if memory[base] > 0 else None,
+        )
+    return rows
+
+
+def _time_ms(step: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    step()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return (time.perf_counter() - start) * 1e3
+
+
+def peak_mib(step: Callable[[], object], device: torch.device) -> float:
+    """The most memory that a step holds at once, beside what was there before, as torch's allocator counts it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        step()
+        torch.cuda.synchronize(device)
+        return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+        step()
+    return running_peak(_allocations(profiler)) / 2**20
+
+
+def _allocations(profiler: torch.profiler.profile) -> list[int]:
+    """Bytes taken (and, negative, given back), in order."""
+    results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
+    return [size for _, size in sorted(events, key=lambda event: event[0])]
+
+
+def running_peak(changes: Iterable[int]) -> int:
+    """The largest of the running sums; 0 if all are negative."""
+    held = most = 0
+    for change in changes:
+        held += change
+        most = max(most, held)
+    return most
+
+
+def record(rows: dict[str, Row], device: torch.device, **facts: Any) -> dict[str, Any]:
+    """Rows, with what it takes to repeat them, for a JSON file."""
+    hardware = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    described = {"date": f"{date.today()}", "hardware": hardware, "torch": torch.__version__, "device": device.type}
+    return {**described, **facts, "rows": {name: row._asdict() for name, row in rows.items()}}

@@ -1,0 +1,195 @@
+"""What is timed: the loss from the features on, a whole training step, inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from cacseg.bench.reference import looped_context, looped_loss, usual_loss
+from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg.losses import ContextLoss
+from cacseg.models import create_model
+from cacseg.models.model import SegmentationModel
+from cacseg.presets import PRESETS
+
+Mode = Literal["eager", "graph", "compile"]
+MODES = ("eager", "graph", "compile")
+Steps = dict[str, Callable[[], object]]
+LOOPED = "looped"
+
+
+def loss_steps(
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    batch: int = 4,
+    classes: int = 150,
+    channels: int = 512,
+    size: int = 128,
+    ratio: int = 4,
+    mode: Mode = "eager",
+    looped: bool = True,
+) -> Steps:
+    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped"."""
+    torch.manual_seed(0)
+    features = torch.randn(batch, channels, size, size, device=device, dtype=dtype, requires_grad=True)
+    labels = torch.randint(0, classes, (batch, size * ratio, size * ratio), device=device)  # every class is present
+    conv = nn.Conv2d(channels, classes, 1).to(device)
+    losses: dict[str, Callable[[], Tensor]] = {"plain": lambda: usual_loss(conv(features), labels)}
+    modules: list[nn.Module] = [conv]
+    for preset in sorted(PRESETS, reverse=True):
+        classifier = ContextAwareClassifier.from_conv(conv, preset=preset)
+        losses[preset] = _our_loss(classifier, ContextLoss(preset), features, labels)  # type: ignore[arg-type]
+        modules.append(classifier)
+        if preset == "released" and looped and mode == "eager":
+            losses[LOOPED] = lambda one=classifier: looped_loss(one, features, labels)  # type: ignore[misc]
+    parameters = [features, *(one for module in modules for one in module.parameters())]
+
+    def step_of(loss: Callable[[], Tensor]) -> Callable[[], object]:
+        def step() -> None:
+            for one in parameters:
+                one.grad = None
+            with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+                value = loss()
+            value.backward()
+
+        return step
+
+    if mode == "compile":
+        losses = {name: torch.compile(loss) for name, loss in losses.items()}
+    return {name: _in_mode(step_of(loss), mode, device) for name, loss in losses.items()}
+
+
+def _our_loss(
+    classifier: ContextAwareClassifier, criterion: ContextLoss, features: Tensor, labels: Tensor
+) -> Callable[[], Tensor]:
+    def loss() -> Tensor:
+        outputs = classifier(features, labels)
+        assert isinstance(outputs, ContextLogits)
+        return criterion(outputs, labels)["total"]
+
+    return loss
+
+
+def train_steps(
+    model_name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    batch: int = 4,
+    classes: int = 150,
+    size: int = 512,
+    auxiliary: bool = True,
+    looped: bool = True,
+) -> Steps:
+    """A whole training step with AdamW: "plain" with F.interpolate and F.cross_entropy, "context", "looped"."""
+    steps: Steps = {}
+    images = torch.randn(batch, 3, size, size, device=device)
+    labels = torch.randint(0, classes, (batch, size, size), device=device)
+    for row in ("plain", "context", LOOPED) if looped else ("plain", "context"):
+        torch.manual_seed(0)
+        model = create_model(
+            model_name, classes, classifier="plain" if row == "plain" else "context", auxiliary=auxiliary
+        )
+        steps[row] = _train_step(model.to(device).train(), row, images, labels, dtype)
+    return steps
+
+
+def _train_step(
+    model: SegmentationModel, row: str, images: Tensor, labels: Tensor, dtype: torch.dtype
+) -> Callable[[], object]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-5)
+
+    def loss() -> Tensor:
+        if row == "context":
+            return model.loss(images, labels)["total"]
+        features, auxiliary = model._decode(images, with_auxiliary=True)
+        if row == "plain":
+            total = usual_loss(model.classifier(features), labels)
+        else:
+            assert isinstance(model.classifier, ContextAwareClassifier)
+            total = looped_loss(model.classifier, features, labels)
+        return total if auxiliary is None else total + model.auxiliary_weight * usual_loss(auxiliary, labels)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
+            value = loss()
+        value.backward()
+        optimizer.step()
+
+    return step
+
+
+def inference_steps(
+    model_name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    batch: int = 1,
+    classes: int = 150,
+    size: int = 512,
+    mode: Mode = "eager",
+    looped: bool = True,
+) -> Steps:
+    """Logits at the images' size, weights in `dtype`: "plain", "context", "looped"."""
+    images = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
+    steps: Steps = {}
+    for row in ("plain", "context", LOOPED) if looped and mode == "eager" else ("plain", "context"):
+        torch.manual_seed(0)
+        model = create_model(model_name, classes, classifier="plain" if row == "plain" else "context")
+        model = model.to(device, dtype).eval()
+
+        def answer(model: SegmentationModel = model, row: str = row) -> Tensor:
+            if row != LOOPED:
+                return model(images)
+            assert isinstance(model.classifier, ContextAwareClassifier)
+            logits, _ = looped_context(model.classifier, model.features(images))
+            return F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
+
+        run = torch.compile(answer) if mode == "compile" else answer
+        steps[row] = _in_mode(_without_gradient(run), mode, device)
+    return steps
+
+
+def _without_gradient(run: Callable[[], object]) -> Callable[[], object]:
+    def step() -> object:
+        with torch.inference_mode():
+            return run()
+
+    return step
+
+
+def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Callable[[], object]:
+    """With mode "graph", the step as a CUDA graph: what the device needs, without the host."""
+    if mode != "graph":
+        return step
+    if device.type != "cuda":
+        raise ValueError(f"mode 'graph' needs a CUDA device; got {device}. Use --mode eager.")
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        held = step()
+
+    def replay() -> object:  # what it reads and writes must stay
+        graph.replay()
+        return step, held
+
+    return replay
+
+
+def sizes_in(text: str) -> Iterable[int]:
+    """ "512,1280" as numbers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"sizes must be numbers with commas between them, such as 512,1280; got {text!r}.") from None

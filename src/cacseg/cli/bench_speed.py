@@ -1,0 +1,179 @@
+"""`cacseg bench loss`, `step` and `infer`: plain, ours and the authors' way side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+from cacseg.cli._console import messages, out, say, typer
+
+if TYPE_CHECKING:
+    import torch
+
+    from cacseg.bench.compare import Row
+
+Device = Annotated[str, typer.Option(help="cpu or cuda; cuda if there is one by default.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images a step.")]
+Classes = Annotated[int, typer.Option(min=2, help="Classes.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds, of which medians count.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+Looped = Annotated[bool, typer.Option("--looped/--no-looped", help="With the authors' way of computing as a row.")]
+Mode = Annotated[str, typer.Option(help="eager, compile, or graph: replayed as a CUDA graph, without the host.")]
+Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
+
+
+def _prepare(device: str, dtype: str, threads: int, mode: str = "eager") -> tuple[torch.device, torch.dtype]:
+    import torch
+
+    from cacseg._checks import check_choice
+    from cacseg.bench.steps import MODES
+
+    check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    check_choice("--mode", mode, MODES)
+    if not device:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_choice("--device", device, ("cpu", "cuda"))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda, but torch sees no CUDA device. Use --device cpu.")
+    torch.set_num_threads(threads)
+    return torch.device(device), getattr(torch, dtype)
+
+
+def _check_file(path: Path | None, overwrite: bool) -> None:
+    """Before minutes of timing."""
+    if path is not None and path.exists() and not overwrite:
+        raise ValueError(f"{path} exists. Pass --overwrite to replace it, or another file.")
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{path.parent} is no folder. Make it first.")
+
+
+def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3) -> dict[str, Row]:
+    from cacseg.bench.compare import compare
+
+    with Progress(console=messages, transient=True) as bar:
+        task = bar.add_task("timing", total=rounds + warm_up)
+        return compare(
+            steps,
+            device,
+            rounds=rounds,
+            warm_up=warm_up,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+
+
+def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    rate = ("fps",) if batch is not None else ()
+    for name in ("ms", *rate, "x first", "least", "most", "MiB", "x first"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in rows.items():
+        speed = [] if batch is None else [f"{batch * 1e3 / row.time_ms:.1f}"]
+        ratios = [f"{ratio:.3f}" for ratio in (row.time_ratio, row.time_ratio_least, row.time_ratio_most)]
+        memory = [
+            "" if value is None else form.format(value)
+            for value, form in zip(row[4:], ("{:.0f}", "{:.3f}"), strict=True)
+        ]
+        table.add_row(name, f"{row.time_ms:.2f}", *speed, *ratios, *memory)
+    out.print(table)
+
+
+def _write(path: Path | None, content: dict[str, Any] | list[dict[str, Any]]) -> None:
+    if path is not None:
+        partial = path.with_name(f"{path.name}.partial")
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.replace(path)
+        say(f"wrote {path}")
+
+
+def loss(
+    device: Device = "",
+    dtype: Dtype = "float32",
+    batch: Batch = 4,
+    classes: Classes = 150,
+    channels: Annotated[int, typer.Option(min=2, help="Channels of the features.")] = 512,
+    size: Annotated[int, typer.Option(min=1, help="Height and width of the features.")] = 128,
+    ratio: Annotated[int, typer.Option(min=1, help="Labels are this many times larger.")] = 4,
+    mode: Mode = "eager",
+    looped: Looped = True,
+    rounds: Rounds = 10,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Classifier and loss from the features on, forward and backward, beside conv, interpolate and cross_entropy."""
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import loss_steps
+
+    _check_file(json_file, overwrite)
+    place, kind = _prepare(device, dtype, threads, mode)
+    facts = dict(batch=batch, classes=classes, channels=channels, size=size, ratio=ratio, mode=mode)
+    steps = loss_steps(place, kind, looped=looped, **facts)  # type: ignore[arg-type]
+    rows = _timed(steps, place, rounds, warm_up=3 if place.type == "cuda" else 1)
+    shape = f"b={batch} n={classes} d={channels} {size}x{size} -> {size * ratio}x{size * ratio}"
+    _show(f"loss, forward + backward, {place} {dtype} {mode}: {shape}", rows)
+    _write(json_file, record(rows, place, dtype=dtype, **facts, threads=threads, rounds=rounds))
+
+
+def step(
+    model: Model = "upernet_swin_tiny",
+    device: Device = "",
+    dtype: Dtype = "float32",
+    batch: Batch = 4,
+    classes: Classes = 150,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
+    auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
+    looped: Looped = True,
+    rounds: Rounds = 10,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """A whole training step of a model with AdamW, plain and context-aware."""
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import train_steps
+
+    _check_file(json_file, overwrite)
+    place, kind = _prepare(device, dtype, threads)
+    facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary)
+    rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
+    _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
+    _write(json_file, record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
+
+
+def infer(
+    model: Model = "upernet_swin_tiny",
+    device: Device = "",
+    dtype: Dtype = "bfloat16",
+    batch: Batch = 1,
+    classes: Classes = 150,
+    sizes: Annotated[str, typer.Option(help="Heights and widths, with commas.")] = "512",
+    table: Annotated[bool, typer.Option("--table", help="The paper's efficiency table: 512, 1280 and 2560.")] = False,
+    mode: Mode = "eager",
+    looped: Looped = True,
+    rounds: Rounds = 20,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Inference of a model at one or several sizes, plain and context-aware: frames a second and memory."""
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import inference_steps, sizes_in
+
+    _check_file(json_file, overwrite)
+    place, kind = _prepare(device, dtype, threads, mode)
+    records = []
+    for size in (512, 1280, 2560) if table else sizes_in(sizes):
+        options = dict(batch=batch, classes=classes, size=size, mode=mode)
+        steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
+        rows = _timed(steps, place, rounds)
+        _show(f"inference of {model}, {place} {dtype} {mode}: b={batch} {size}x{size}", rows, batch)
+        records.append(record(rows, place, model=model, dtype=dtype, **options, threads=threads, rounds=rounds))
+    _write(json_file, records)

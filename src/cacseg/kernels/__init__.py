@@ -1,0 +1,6 @@
+"""Triton kernels for CUDA devices and the functions that launch them. `cacseg.ops` decides when they run.
+
+Nothing here is imported before a tensor needs it: triton is not installed everywhere. Every kernel takes strided
+inputs, accumulates in float32 and writes each result once, so that the same inputs give the same bits. With
+TRITON_INTERPRET=1 in the environment they run on CPU tensors, slowly: the tests do that.
+"""

@@ -1,0 +1,186 @@
+"""One batched matrix product for everything between features and scores, with what follows it folded in."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from cacseg.kernels.launch import launch
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+# A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
+NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
+FLOAT32 = "bf16x6" if NEW and not INTERPRETED.value else "tf32x3"
+PROGRAMS = 528  # of a long product, at least: four for each multiprocessor of a large GPU
+LONGEST_SUM = 4096
+
+
+@triton.jit
+def _dot(a, b, sums):
+    """A product of half-precision operands; the interpreter cannot multiply bfloat16."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
+    return tl.dot(a, b, sums)
+
+
+@triton.jit
+def _product(
+    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
+    table, table_scale, labels,
+    m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
+    left_b, left_m, left_k, right_b, right_k, right_n,
+    out_split, out_b, out_m, out_n, other_b, other_m, other_n,
+    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr, HALF_RANGE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_ROW_SCALE: tl.constexpr, HAS_COLUMN_SCALE: tl.constexpr, HAS_OTHER: tl.constexpr,
+    HAS_TABLE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    row = (tl.program_id(0) % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = (tl.program_id(0) // tiles_m) * BLOCK_N + tl.arange(0, BLOCK_N)
+    split = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
+    inner = tl.arange(0, BLOCK_K)
+    start = split * steps * BLOCK_K
+    in_rows, in_columns = (row < m)[:, None], (column < n)[None, :]
+    left += batch * left_b + (start + inner).to(tl.int64)[None, :] * left_k
+    if LEFT != "one_hot":
+        left += row.to(tl.int64)[:, None] * left_m
+    if LEFT == "softmax":
+        row_total = tl.load(log_row + batch * m + row, mask=row < m, other=0.0)
+    right += batch * right_b + (start + inner).to(tl.int64)[:, None] * right_k + column.to(tl.int64)[None, :] * right_n
+    sums = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for step in range(steps):
+        place = start + step * BLOCK_K + inner
+        if LEFT == "one_hot":
+            a = (tl.load(left, mask=(place < k)[None, :], other=-1) == row[:, None]).to(tl.float32)
+        else:
+            a = tl.load(left, mask=in_rows & (place < k)[None, :], other=0.0)
+        if LEFT == "softmax":
+            inner_total = tl.load(log_inner + batch * k + place, mask=place < k, other=float("inf"))
+            a = tl.exp(a.to(tl.float32) - inner_total[None, :] - row_total[:, None])
+        b = tl.load(right, mask=in_columns & (place < k)[:, None], other=0.0)
+        if KIND == "float32":
+            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=PRECISION)
+        elif KIND == "narrow":
+            sums = _dot(a.to(b.dtype), b, sums)
+        else:  # "right_in_three": the left one is a mask, exact in any precision
+            a_mask = a.to(tl.bfloat16)
+            high = b.to(tl.bfloat16)
+            rest = b - high.to(tl.float32)
+            middle = rest.to(tl.bfloat16)
+            sums = _dot(a_mask, high, sums)
+            sums = _dot(a_mask, middle, sums)
+            sums = _dot(a_mask, (rest - middle.to(tl.float32)).to(tl.bfloat16), sums)
+        left += BLOCK_K * left_k
+        right += BLOCK_K * right_k
+    sums *= scale
+    if HAS_ROW_SCALE:
+        sums *= tl.load(row_scale + batch * row_scale_b + row, mask=row < m, other=0.0)[:, None]
+    if HAS_COLUMN_SCALE:
+        sums *= tl.load(column_scale + batch * n + column, mask=column < n, other=0.0)[None, :]
+    if HAS_BIAS:
+        sums += tl.load(bias + row, mask=row < m, other=0.0).to(tl.float32)[:, None]
+    if HAS_OTHER:
+        place = batch * other_b + row.to(tl.int64)[:, None] * other_m + column.to(tl.int64)[None, :] * other_n
+        values = tl.load(other + place, mask=in_rows & in_columns, other=0.0).to(tl.float32)
+        sums -= values * tl.load(column_factor + batch * n + column, mask=column < n, other=0.0)[None, :]
+    if HAS_TABLE:
+        label = tl.load(labels + batch * n + column, mask=column < n, other=-1)
+        has_label = (label >= 0) & (label < classes)
+        share = tl.load(table_scale + batch * table_scale_b + label, mask=has_label, other=0.0)
+        where = batch * table_b + label[None, :] * table_row + row[:, None]
+        values = tl.load(table + where, mask=in_rows & has_label[None, :], other=0.0).to(tl.float32)
+        sums += values * share[None, :]
+    if HALF_RANGE:  # an infinity would turn every softmax after it into NaN
+        sums = tl.minimum(tl.maximum(sums, -65504.0), 65504.0)
+    place = split.to(tl.int64) * out_split + batch * out_b
+    place += row.to(tl.int64)[:, None] * out_m + column.to(tl.int64)[None, :] * out_n
+    tl.store(out + place, sums.to(out.dtype.element_ty), mask=in_rows & in_columns)
+
+
+def product(
+    left: Tensor,
+    right: Tensor,
+    *,
+    out: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 1.0,
+    bias: Tensor | None = None,
+    row_scale: Tensor | None = None,
+    column_scale: Tensor | None = None,
+    minus: tuple[Tensor, Tensor] | None = None,
+    by_label: tuple[Tensor, Tensor, Tensor] | None = None,
+    softmax: tuple[Tensor, Tensor] | None = None,
+    one_hot: int = 0,
+    wide_range: bool = False,
+    splits: int = 1,
+    **meta: Any,
+) -> Tensor:
+    """left [1 or b, m, k] times right [1 or b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
+
+        scale * row_scale[..., None] * column_scale[:, None] * (left @ right)
+            + bias[:, None] - other * factor[:, None] + (table * share[..., None])[labels].T
+
+    with other [b, m, n] and factor [b, n] from `minus`; table [1 or b, classes, m], share [1 or b, classes] and labels
+    [b, n] from `by_label`.
+    float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision; but
+    float16 has no room for the small numbers that are `wide_range`. With `softmax` (row [b, m], inner [b, k]) the
+    left operand is exp(left - row - inner); with `one_hot` m,
+    left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
+    add up.
+    """
+    b, m, k, n = max(left.shape[0], right.shape[0]), one_hot or left.shape[1], left.shape[2], right.shape[2]
+    out = torch.empty(splits, b, m, n, dtype=dtype, device=left.device) if out is None else out[None]
+    source = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
+    if right.dtype == torch.float32:
+        kind = "right_in_three" if one_hot else "float32"
+    else:
+        kind = "float32" if wide_range and right.dtype == torch.float16 else "narrow"
+    # Measured on an H200; see docs/speed.md.
+    if kind == "narrow":
+        choice = {"BLOCK_M": 64, "BLOCK_N": 128 if splits > 1 else 64, "BLOCK_K": 32 if softmax is not None else 64}
+    else:
+        columns = 64 if splits > 1 or k > 512 else 128
+        choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}
+    choice |= {"num_warps": 4, "num_stages": 3}
+    choice |= {"PRECISION": FLOAT32} | meta
+    grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
+    log_row, log_inner = softmax if softmax is not None else (None, None)
+    other, factor = minus if minus is not None else (out[0], None)
+    table, share, labels = by_label if by_label is not None else (None, None, None)
+    own = 0 if table is None or table.shape[0] == 1 else 1
+    launch(
+        _product, grid,
+        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, share, labels,
+        m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
+        0 if table is None else own * table.stride(0), 0 if table is None else table.stride(1),
+        0 if share is None else own * share.stride(0), 0 if table is None else table.shape[1],
+        left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
+        right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
+        *out.stride(), *other.stride(),
+        LEFT=source, KIND=kind, SPLITS=splits, HALF_RANGE=out.dtype == torch.float16,
+        HAS_BIAS=bias is not None, HAS_ROW_SCALE=row_scale is not None, HAS_COLUMN_SCALE=column_scale is not None,
+        HAS_OTHER=minus is not None, HAS_TABLE=table is not None, **choice,
+    )  # fmt: skip
+    return out if splits > 1 else out[0]
+
+
+def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
+    """`product` in float32 over a long inner dimension, in parts that are to be added up: [parts, b, m, n].
+
+    Parts fill the device where the result is small, and keep float32 sums short. Their number depends on the sizes
+    alone, so that a result does not depend on the device.
+    """
+    m = arguments.get("one_hot") or left.shape[1]
+    b, k, n = max(left.shape[0], right.shape[0]), right.shape[1], right.shape[2]
+    tiles = b * triton.cdiv(m, 64) * triton.cdiv(n, 64)
+    parts = max(1, min(triton.cdiv(PROGRAMS, tiles), k // 256))
+    parts = max(parts, triton.cdiv(k, LONGEST_SUM))
+    result = product(left, right, splits=parts, **arguments)
+    return result if parts > 1 else result[None]

@@ -1,0 +1,186 @@
+"""The Triton classifier of the paper's design as an operator: features in, all scores out."""
+
+# No `from __future__ import annotations` here: torch reads the operators' annotations as objects.
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from cacseg.ops._choice import kernels, with_gradient
+
+SCORES = 2  # without an oracle: plain and context; the rest of the list is for the backward pass
+
+
+def _fused_classifier(
+    features: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    channel_scale: Optional[Tensor],  # noqa: UP045
+    context_first: Tensor,
+    context_second: Tensor,
+    context_bias: Tensor,
+    oracle_first: Optional[Tensor],  # noqa: UP045
+    oracle_second: Optional[Tensor],  # noqa: UP045
+    oracle_bias: Optional[Tensor],  # noqa: UP045
+    labels: Optional[Tensor],  # noqa: UP045
+    scale: float,
+    over_batch: bool,
+) -> list[Tensor]:
+    """Plain, context and (with an oracle's projector and labels) oracle scores [b, n, *spatial], then what is saved.
+
+    labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch.
+    """
+    module = kernels("classifier")
+    outputs, saved = module.forward(
+        features.flatten(2),
+        weight,
+        bias,
+        channel_scale,
+        module.Projector(context_first, context_second, context_bias),
+        None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
+        None if labels is None else labels.flatten(1).contiguous(),
+        scale,
+        over_batch,
+    )
+    return [one.view(*one.shape[:2], *features.shape[2:]) for one in outputs] + saved
+
+
+fused_classifier_operator = torch.library.custom_op("cacseg::fused_classifier", mutates_args=())(_fused_classifier)
+
+
+@fused_classifier_operator.register_fake
+def _(
+    features: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],  # noqa: UP045
+    channel_scale: Optional[Tensor],  # noqa: UP045
+    context_first: Tensor,
+    context_second: Tensor,
+    context_bias: Tensor,
+    oracle_first: Optional[Tensor],  # noqa: UP045
+    oracle_second: Optional[Tensor],  # noqa: UP045
+    oracle_bias: Optional[Tensor],  # noqa: UP045
+    labels: Optional[Tensor],  # noqa: UP045
+    scale: float,
+    over_batch: bool,
+) -> list[Tensor]:
+    (b, d), (n, hidden) = features.shape[:2], (weight.shape[0], context_first.shape[0])
+    length = features[0, 0].numel()
+
+    def empty(*shape: int) -> Tensor:
+        return features.new_empty(shape, dtype=torch.float32)
+
+    def branch(images: int) -> list[Tensor]:
+        return [*(weight.new_empty(images, n, size) for size in (2 * d, hidden, d)), empty(images, n)]
+
+    with_oracle = oracle_first is not None and labels is not None
+    scores = [features.new_empty(b, n, *features.shape[2:]) for _ in range(SCORES + with_oracle)]
+    saved = [empty(b, length), empty(b, n), empty(b, length), *branch(b)]
+    if with_oracle:
+        images = 1 if over_batch else b
+        saved += [empty(images, n), *branch(images)]
+    return scores + saved
+
+
+def _fused_classifier_backward(
+    gradients: list[Optional[Tensor]],  # noqa: UP045
+    features: Tensor,
+    weight: Tensor,
+    channel_scale: Optional[Tensor],  # noqa: UP045
+    projectors: list[Tensor],
+    labels: Optional[Tensor],  # noqa: UP045
+    outputs: list[Tensor],
+    saved: list[Tensor],
+    scale: float,
+    with_bias: bool,
+) -> list[Tensor]:
+    """The gradients of features, weight, bias, and of the projectors whose scores have one, in that order."""
+    module = kernels("classifier")
+    context, oracle = module.Projector(*projectors[:3]), None
+    if len(projectors) > 3:
+        oracle = module.Projector(*projectors[3:])
+    of_features, *rest = module.backward(
+        [None if one is None else one.flatten(2) for one in gradients],
+        features.flatten(2),
+        weight,
+        channel_scale,
+        context,
+        oracle,
+        None if labels is None else labels.flatten(1).contiguous(),
+        [one.flatten(2) for one in outputs],
+        saved,
+        scale,
+        with_bias,
+    )
+    return [of_features.view(features.shape), *(one.to(weight.dtype) for one in rest)]
+
+
+fused_classifier_backward_operator = torch.library.custom_op("cacseg::fused_classifier_backward", mutates_args=())(
+    _fused_classifier_backward
+)
+
+
+@fused_classifier_backward_operator.register_fake
+def _(
+    gradients: list[Optional[Tensor]],  # noqa: UP045
+    features: Tensor,
+    weight: Tensor,
+    channel_scale: Optional[Tensor],  # noqa: UP045
+    projectors: list[Tensor],
+    labels: Optional[Tensor],  # noqa: UP045
+    outputs: list[Tensor],
+    saved: list[Tensor],
+    scale: float,
+    with_bias: bool,
+) -> list[Tensor]:
+    used = projectors[:3] if gradients[2] is None else projectors
+    of_features = torch.empty_like(features.flatten(2)).view(features.shape)
+    of_bias = [weight.new_empty(weight.shape[0])] if with_bias else []
+    return [of_features, torch.empty_like(weight), *of_bias, *(torch.empty_like(one) for one in used)]
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs
+    ctx.with_bias = bias is not None
+    ctx.with_oracle = projectors[3] is not None and labels is not None
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(features, weight, channel_scale, labels, *projectors[: 6 if ctx.with_oracle else 3], *output)
+
+
+def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+    if len(gradients) == 1 and not isinstance(gradients[0], Tensor):  # the operator's list arrives as one
+        gradients = tuple(gradients[0])
+    features, weight, channel_scale, labels, *rest = ctx.saved_tensors
+    projectors, rest = rest[: 6 if ctx.with_oracle else 3], rest[6 if ctx.with_oracle else 3 :]
+    count = SCORES + ctx.with_oracle
+    of_plain, of_context, *of_oracle = gradients[:count]
+    of_scores = [of_plain, of_context, of_oracle[0] if of_oracle else None]
+    if all(one is None for one in of_scores):
+        return (None,) * 13
+    if of_context is None:
+        of_scores[1] = torch.zeros_like(rest[1])
+    of_features, of_weight, *others = run(
+        of_scores,
+        features,
+        weight,
+        channel_scale,
+        projectors,
+        labels,
+        rest[:count],
+        rest[count:],
+        ctx.scale,
+        ctx.with_bias,
+    )
+    of_bias = others.pop(0) if ctx.with_bias else None
+    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), None, None, None
+
+
+fused_classifier = with_gradient(
+    fused_classifier_operator,
+    _fused_classifier,
+    _setup_context,
+    _backward,
+    fused_classifier_backward_operator,
+    _fused_classifier_backward,
+)

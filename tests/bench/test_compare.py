@@ -1,0 +1,43 @@
+import pytest
+import torch
+
+from cacseg.bench.compare import compare, peak_mib, record, running_peak
+
+CPU = torch.device("cpu")
+
+
+def test_the_peak_is_what_is_held_at_once():
+    assert running_peak([10, 20, -20, 5, -15]) == 30
+    assert running_peak([-5, -5]) == 0
+
+
+def test_memory_on_a_cpu_is_what_the_allocator_hands_out():
+    def two_after_another():
+        for _ in range(2):
+            torch.empty(2**20)  # 4 MiB, given back at once
+
+    def two_together():
+        return [torch.empty(2**20) for _ in range(2)]
+
+    assert peak_mib(two_after_another, CPU) == pytest.approx(4, abs=0.01)
+    assert peak_mib(two_together, CPU) == pytest.approx(8, abs=0.01)
+
+
+def test_rows_are_compared_with_the_first():
+    small, large = torch.randn(64, 64), torch.randn(768, 768)
+    seen = []
+    rows = compare(
+        {"first": lambda: small @ small, "second": lambda: large @ large},
+        CPU,
+        rounds=3,
+        warm_up=1,
+        progress=seen.append,
+    )
+    assert seen == [1, 2, 3, 4]
+    assert rows["first"].time_ratio == rows["first"].memory_ratio == 1.0
+    second = rows["second"]
+    assert 1.0 < second.time_ratio_least <= second.time_ratio <= second.time_ratio_most
+    assert second.memory_mib == pytest.approx(768 * 768 * 4 / 2**20, rel=0.01)
+    described = record(rows, CPU, batch=2)
+    assert described["batch"] == 2
+    assert described["rows"]["second"]["time_ratio"] == second.time_ratio

@@ -1,0 +1,77 @@
+import json
+
+import pytest
+import torch
+from torch.nn import functional as F
+from typer.testing import CliRunner
+
+import cacseg
+from cacseg.bench.reference import looped_context, looped_loss, usual_loss
+from cacseg.bench.steps import inference_steps, loss_steps, sizes_in, train_steps
+from cacseg.cli import app
+
+CPU = torch.device("cpu")
+TINY = ["--device", "cpu", "--batch", "1", "--classes", "5", "--rounds", "1"]
+
+
+def draw():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 5, (2, 16, 20), generator=generator)
+    labels[0, 0, 0] = 255
+    return torch.randn(2, 16, 4, 5, generator=generator), labels
+
+
+def test_the_looped_row_computes_what_we_compute():
+    features, labels = draw()
+    classifier = cacseg.ContextAwareClassifier(16, 5)
+    losses = cacseg.ContextLoss()(classifier(features, labels), labels)
+    torch.testing.assert_close(looped_loss(classifier, features, labels), losses["total"], rtol=1e-4, atol=1e-4)
+    context, plain = looped_context(classifier, features)
+    torch.testing.assert_close(context, classifier(features), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(plain, classifier.plain_logits(features), rtol=1e-4, atol=1e-4)
+    truth = F.cross_entropy(F.interpolate(plain, size=(16, 20), mode="bilinear"), labels, ignore_index=255)
+    torch.testing.assert_close(usual_loss(plain, labels), truth)
+
+
+def test_every_step_runs():
+    sizes = dict(batch=1, classes=5, channels=16, size=4, ratio=2)
+    steps = loss_steps(CPU, torch.float32, **sizes)
+    assert list(steps) == ["plain", "released", "looped", "paper"]
+    for step in steps.values():
+        step()
+    steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)
+    assert list(steps) == ["plain", "context", "looped"]
+    for step in steps.values():
+        step()
+    steps = inference_steps("fcn_mobilenetv2", CPU, torch.float32, classes=5, size=32)
+    shapes = {step().shape for step in steps.values()}
+    assert shapes == {(1, 5, 32, 32)}
+
+
+def test_the_command_writes_what_it_shows(tmp_path):
+    file = tmp_path / "loss.json"
+    command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--json", str(file)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "released" in result.output
+    written = json.loads(file.read_text())
+    assert list(written["rows"]) == ["plain", "released", "looped", "paper"]
+    assert written["rows"]["plain"]["time_ratio"] == 1.0
+    assert (written["dtype"], written["size"], written["mode"]) == ("float32", 4, "eager")
+    with pytest.raises(ValueError, match=r"loss.json exists. Pass --overwrite"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_what_is_refused():
+    def run(*arguments):
+        return CliRunner().invoke(app, ["bench", *arguments], catch_exceptions=False)
+
+    with pytest.raises(ValueError, match="--dtype must be one of 'float32', 'bfloat16', 'float16'; got 'int8'"):
+        run("loss", *TINY, "--dtype", "int8")
+    with pytest.raises(ValueError, match="mode 'graph' needs a CUDA device; got cpu"):
+        run("loss", *TINY, "--channels", "16", "--size", "4", "--mode", "graph")
+    with pytest.raises(ValueError, match="is no folder"):
+        run("loss", *TINY, "--json", "/no/such/folder/x.json")
+    with pytest.raises(ValueError, match=r"such as 512,1280; got '5x'"):
+        run("infer", *TINY, "--sizes", "5x")
+    assert list(sizes_in("512,1280")) == [512, 1280]

@@ -1,0 +1,359 @@
+"""Every kernel against the readable form in float64. On the CPU with TRITON_INTERPRET=1, else on a CUDA device.
+
+An error may not exceed that of the same readable form at the same precision, but for a small allowance.
+"""
+
+import copy
+import os
+
+import pytest
+import torch
+
+import cacseg
+from cacseg import functional, ops
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+pytestmark = (
+    []
+    if INTERPRETED
+    else [
+        pytest.mark.gpu,
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    ]
+)
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+# The interpreter cuts bits off where a device rounds to bfloat16; what many such steps add up to says nothing.
+WHOLE_DTYPES = [torch.float32, torch.float16] if INTERPRETED else DTYPES
+# What rounding once more may add, relative to the truth.
+ALLOWANCE = {torch.float32: 1e-6, torch.bfloat16: 8e-3 if INTERPRETED else 2e-3, torch.float16: 3e-4}
+
+
+def draw(*shape, dtype=torch.float32, seed=0, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(shape, generator=generator)).to(DEVICE, dtype)
+
+
+def draw_labels(n, *shape, seed=1, ignored=0.2):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, n, shape, generator=generator)
+    labels[torch.rand(shape, generator=generator) < ignored] = 255
+    return labels.to(DEVICE)
+
+
+def distance(ours, truth):
+    return ((ours.double() - truth.double()).norm() / truth.double().norm().clamp_min(1e-30)).item()
+
+
+def results(function, inputs, dtype, seed=5):
+    """Output and gradients of inputs, for a random gradient of the output."""
+    leaves = [one.detach().to(dtype).requires_grad_() for one in inputs]
+    output = function(*leaves)
+    outputs = output if isinstance(output, tuple | list) else (output,)
+    # Few bits, so that every precision has the same.
+    weights = [draw(*one.shape, seed=seed + index).bfloat16().to(one.dtype) for index, one in enumerate(outputs)]
+    total = sum((one * weight).double().sum() for one, weight in zip(outputs, weights, strict=True))
+    return [*outputs, *torch.autograd.grad(total, leaves)]
+
+
+def check(function, readable, inputs, dtype):
+    """Ours is no further from the truth than the readable form at the same precision."""
+    inputs = [one.to(dtype) for one in inputs]
+    truth = results(readable, [one.double() for one in inputs], torch.float64)
+    ours, plain = results(function, inputs, dtype), results(readable, inputs, dtype)
+    for mine, theirs, true in zip(ours, plain, truth, strict=True):
+        assert mine.isfinite().all()
+        assert distance(mine, true) <= distance(theirs, true) + ALLOWANCE[dtype]
+
+
+SIZES = [
+    ((3, 4), (12, 16)),
+    ((5, 7), (13, 9)),  # odd ratios
+    ((8, 6), (3, 2)),  # downsampling
+    ((4, 1), (1, 9)),
+    ((5, 6), (5, 6)),
+    ((2, 131), (4, 200)),  # more columns than a block: with a halo
+]
+
+
+@pytest.mark.parametrize(("size", "full"), SIZES)
+def test_cross_entropy(size, full):
+    logits, labels = draw(2, 6, *size, scale=3), draw_labels(6, 2, *full)
+    for align_corners in (False, True):
+        options = dict(align_corners=align_corners)
+        check(
+            lambda p, o=options: ops.upsampled_cross_entropy(p, labels, impl="triton", **o),
+            lambda p, o=options: functional.upsampled_cross_entropy(p, labels, **o),
+            [logits],
+            torch.float32,
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_options_of_the_cross_entropy(dtype):
+    logits, labels = draw(1, 9, 2, 5, scale=3), draw_labels(9, 1, 4, 15)
+    weight = torch.linspace(0.2, 2.0, 9, device=DEVICE)
+    for options, average in (
+        ({"weight": weight}, "labelled"),
+        ({"label_smoothing": 0.1}, "all"),
+        ({"weight": weight, "label_smoothing": 0.3}, "labelled"),
+    ):
+        check(
+            lambda p, o=options, a=average: ops.upsampled_cross_entropy(p, labels, impl="triton", average=a, **o),
+            lambda p, o=options, a=average: functional.upsampled_cross_entropy(p, labels, average=a, **o),
+            [logits],
+            dtype,
+        )
+
+
+def test_cross_entropy_of_extreme_scores():
+    """Differences beyond what float32 can hold as a power; a score is known to its own rounding, 2**-24 of 2000."""
+    logits, labels = draw(1, 5, 3, 4, scale=500), draw_labels(5, 1, 9, 12)
+    ours = results(lambda p: ops.upsampled_cross_entropy(p, labels, impl="triton"), [logits], torch.float32)
+    truth = results(lambda p: functional.upsampled_cross_entropy(p, labels), [logits.double()], torch.float64)
+    for mine, true in zip(ours, truth, strict=True):
+        assert distance(mine, true) < 2000 * 2.0**-24
+
+
+def test_one_class_and_nothing_labelled():
+    logits = draw(1, 1, 3, 4).requires_grad_()
+    loss = ops.upsampled_cross_entropy(logits, torch.zeros(1, 6, 8, dtype=torch.long, device=DEVICE), impl="triton")
+    assert abs(loss.item()) < 1e-6  # log 1, but for rounding
+    logits = draw(2, 5, 3, 4).requires_grad_()
+    nothing = torch.full((2, 6, 8), 255, device=DEVICE)
+    loss = ops.upsampled_cross_entropy(logits, nothing, impl="triton")
+    loss.backward()
+    assert loss.item() == 0.0
+    assert (logits.grad == 0).all()
+
+
+def test_channels_last_strided_and_uint8():
+    logits, labels = draw(2, 6, 4, 8), draw_labels(6, 2, 8, 16)
+    truth = results(lambda p: functional.upsampled_cross_entropy(p, labels), [logits.double()], torch.float64)
+    last = logits.contiguous(memory_format=torch.channels_last)
+    strided = logits.repeat(1, 1, 1, 2)[..., :8]
+    for other in (last, strided):
+        leaf = other.detach().requires_grad_()
+        narrow = labels.to(torch.uint8).transpose(1, 2).contiguous().transpose(1, 2)
+        loss = ops.upsampled_cross_entropy(leaf, narrow, impl="triton")
+        (gradient,) = torch.autograd.grad(loss, leaf)
+        assert loss.item() == pytest.approx(truth[0].item(), rel=1e-6)
+        weight = draw(seed=5).bfloat16().double()
+        assert distance(gradient * weight, truth[1]) < 1e-6
+
+
+def test_three_losses_from_one_launch_are_three_losses():
+    logits, labels = [draw(2, 6, 4, 5, seed=seed, scale=2) for seed in range(3)], draw_labels(6, 2, 12, 15)
+    corners, averages = (True, False, True), ("labelled", "all", "labelled")
+    together = results(
+        lambda *p: ops.upsampled_cross_entropies(p, labels, align_corners=corners, averages=averages, impl="triton"),
+        logits,
+        torch.float32,
+    )
+    alone = results(
+        lambda *p: [
+            functional.upsampled_cross_entropy(one, labels, align_corners=corner, average=average)
+            for one, corner, average in zip(p, corners, averages, strict=True)
+        ],
+        [one.double() for one in logits],
+        torch.float64,
+    )
+    for ours, truth in zip(together, alone, strict=True):
+        assert distance(ours, truth) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("b", "n", "d", "spatial"), [(2, 7, 20, (5, 7)), (1, 2, 6, (3,))])
+def test_logits(dtype, b, n, d, spatial):
+    features, rows, bias = draw(b, d, *spatial), draw(b, n, d, seed=2), draw(n, seed=3)
+    check(
+        lambda f, w, c: ops.plain_logits(f, w, c, impl="triton"),
+        functional.plain_logits,
+        [features, rows[0], bias],
+        dtype,
+    )
+    for classifier in (rows, rows[:1]):
+        check(
+            lambda f, a: ops.cosine_logits(f, a, 9.0, impl="triton"),
+            lambda f, a: functional.cosine_logits(f, a, 9.0).to(f.dtype),
+            [features, classifier],
+            dtype,
+        )
+    check(
+        lambda f, a, o: ops.cosine_logits_of_both(f, a, o, impl="triton"),
+        lambda f, a, o: [functional.cosine_logits(f, one).to(f.dtype) for one in (a, o)],
+        [features, rows, draw(1, n, d, seed=4)],
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("last", [False, True])
+def test_prototypes(dtype, last):
+    features, logits, weight = draw(2, 20, 5, 9), draw(2, 7, 5, 9, seed=2, scale=2), draw(7, 20, seed=3)
+    if last:
+        features = features.contiguous(memory_format=torch.channels_last)
+    labels = draw_labels(5, 2, 10, 18)  # two classes are absent
+    check(
+        lambda f, p: ops.context_prototypes(f, p, impl="triton"),
+        functional.context_prototypes,
+        [features, logits],
+        dtype,
+    )
+    for scope in ("image", "batch"):
+        check(
+            lambda f, s=scope: ops.oracle_prototypes(f, labels, weight.to(f.dtype), scope=s, impl="triton"),
+            lambda f, s=scope: functional.oracle_prototypes(f, labels, weight.to(f.dtype), scope=s),
+            [features],
+            dtype,
+        )
+
+
+def test_a_class_without_probability_still_has_a_mean():
+    features, logits = draw(1, 6, 4, 4), draw(1, 3, 4, 4, seed=2)
+    logits[:, 2] -= 300.0
+    truth = functional.context_prototypes(features.double(), logits.double())
+    ours, plain = (
+        ops.context_prototypes(features, logits, impl="triton"),
+        functional.context_prototypes(features, logits),
+    )
+    assert distance(ours, truth) <= 2 * distance(plain, truth) + 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scope", ["image", "batch"])
+@pytest.mark.parametrize("soft", [1.0, 0.5])
+def test_distillation(dtype, scope, soft):
+    context, oracle = draw(2, 7, 5, 9, scale=2), draw(2, 7, 5, 9, seed=2, scale=2).to(dtype)
+    labels = draw_labels(5, 2, 10, 18)
+    labels[1] = 255 if scope == "image" else labels[1]  # an image without any label
+    common = dict(scope=scope, soft_target_weight=soft)
+    for form, options in (
+        ("vanilla_distillation", {}),
+        ("entropy_distillation", {}),
+        ("classwise_distillation", {"class_average": "all"}),
+        ("classwise_entropy_distillation", {"class_average": "present"}),
+    ):
+        check(
+            lambda p, f=form, o=options: getattr(ops, f)(p, oracle.to(p.dtype), labels, impl="triton", **common, **o),
+            lambda p, f=form, o=options: getattr(functional, f)(p, oracle.to(p.dtype), labels, **common, **o),
+            [context],
+            dtype,
+        )
+
+
+def whole_step(classifier, criterion, features, labels, dtype):
+    features = features.detach().to(dtype).requires_grad_()
+    classifier.zero_grad()
+    torch.manual_seed(3)
+    with torch.autocast(DEVICE, dtype=dtype, enabled=dtype in (torch.bfloat16, torch.float16)):
+        losses = criterion(classifier(features, labels), labels)
+    losses["total"].backward()
+    gradients = [features.grad, *(one.grad for one in classifier.parameters())]
+    return [
+        *(value.detach() for value in losses.values()),
+        *(None if one is None else one.clone() for one in gradients),
+    ]
+
+
+@pytest.fixture
+def kernels_by_default(monkeypatch):
+    """impl="auto" takes the kernels, in the interpreter too."""
+    from cacseg.ops import _choice
+
+    monkeypatch.setattr(_choice, "kernels_run_on", lambda device: True)
+
+
+@pytest.mark.parametrize("dtype", WHOLE_DTYPES)
+@pytest.mark.parametrize(("preset", "dropout"), [("released", 0.3), ("paper", 0.0)])
+def test_a_whole_step(monkeypatch, dtype, preset, dropout):
+    from cacseg.ops import _choice
+
+    torch.manual_seed(0)
+    classifier = cacseg.ContextAwareClassifier(20, 7, preset=preset, dropout=dropout).to(DEVICE)
+    criterion = cacseg.ContextLoss(preset)
+    features, labels = draw(2, 20, 3, 4).to(dtype), draw_labels(7, 2, 9, 12)
+    truth = whole_step(copy.deepcopy(classifier).double(), criterion, features, labels, torch.float64)
+    monkeypatch.setattr(_choice, "kernels_run_on", lambda device: False)
+    plain = whole_step(classifier, criterion, features, labels, dtype)
+    monkeypatch.setattr(_choice, "kernels_run_on", lambda device: True)
+    ours = whole_step(classifier, criterion, features, labels, dtype)
+    for mine, theirs, true in zip(ours, plain, truth, strict=True):
+        assert distance(mine, true) <= 1.3 * distance(theirs, true) + 2 * ALLOWANCE[dtype]
+    again = whole_step(classifier, criterion, features, labels, dtype)
+    assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
+
+
+@pytest.mark.usefixtures("kernels_by_default")
+def test_a_term_of_weight_zero_leaves_the_oracle_alone():
+    classifier = cacseg.ContextAwareClassifier(20, 7).to(DEVICE)
+    criterion = cacseg.ContextLoss(oracle_weight=0.0, kl_weight=0.0)
+    whole_step(classifier, criterion, draw(2, 20, 3, 5), draw_labels(7, 2, 6, 10), torch.float32)
+    assert all(one.grad is None for one in classifier.oracle_projector.parameters())
+    assert classifier.context_projector[0].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.usefixtures("kernels_by_default")
+def test_inference_equals_that_of_plain_torch(monkeypatch):
+    from cacseg.ops import _choice
+
+    classifier, features = cacseg.ContextAwareClassifier(20, 7).to(DEVICE).eval(), draw(2, 20, 3, 5)
+    with torch.inference_mode():
+        ours = classifier(features)
+        monkeypatch.setattr(_choice, "kernels_run_on", lambda device: False)
+        assert distance(ours, classifier(features)) < 2e-6
+
+
+def test_labels_at_another_size():
+    from cacseg.ops.labels import fitted_labels
+
+    for full, size in (((12, 16), (3, 4)), ((7, 9), (5, 4)), ((3, 5), (8, 6))):
+        labels = draw_labels(6, 2, *full)
+        labels[0, 0, 0] = 77  # no class: counts as ignored
+        assert torch.equal(fitted_labels(labels, *size, 6, 255), functional.fit_labels(labels, size, 6, 255))
+
+
+def test_operators_pass_torchs_own_checks():
+    from cacseg.ops.fused_classifier import fused_classifier_operator
+    from cacseg.ops.fused_cross_entropy import fused_cross_entropy_operator
+    from cacseg.ops.fused_distillation import fused_distillation_operator
+
+    checks = ("test_schema", "test_faketensor")
+    logits, labels = draw(2, 6, 3, 4).requires_grad_(), draw_labels(6, 2, 6, 8)
+    torch.library.opcheck(
+        fused_cross_entropy_operator, (logits, None, None, labels, None, 255, 0.1, [False], [False]), test_utils=checks
+    )
+    small = functional.fit_labels(labels, (3, 4), 6)
+    torch.library.opcheck(
+        fused_distillation_operator, (logits, draw(2, 6, 3, 4), small, 0.5, True, True, True, True), test_utils=checks
+    )
+    features, weight, bias = draw(2, 8, 3, 4).requires_grad_(), draw(6, 8), draw(6)
+    projector = (draw(4, 16), draw(8, 4), draw(8))
+    torch.library.opcheck(
+        fused_classifier_operator,
+        (features, weight, bias, None, *projector, *projector, small, 15.0, True),
+        test_utils=checks,
+    )
+
+
+@pytest.mark.usefixtures("kernels_by_default")
+def test_compiled_code_takes_the_operators():
+    """Traced whole, with gradients, and equal to what runs without tracing."""
+    classifier, criterion = cacseg.ContextAwareClassifier(20, 7).to(DEVICE), cacseg.ContextLoss()
+    features, labels = draw(2, 20, 3, 5), draw_labels(7, 2, 6, 10)
+    compiled = torch.compile(lambda f, y: criterion(classifier(f, y), y)["total"], fullgraph=True, backend="aot_eager")
+    gradients = []
+    for function in (compiled, lambda f, y: criterion(classifier(f, y), y)["total"]):
+        leaf = features.clone().requires_grad_()
+        classifier.zero_grad()
+        function(leaf, labels).backward()
+        gradients.append([leaf.grad, *(one.grad.clone() for one in classifier.parameters())])
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_second_derivatives_are_refused():
+    logits, labels = draw(1, 4, 3, 3).requires_grad_(), draw_labels(4, 1, 6, 6)
+    loss = ops.upsampled_cross_entropy(logits, labels, impl="triton")
+    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+    with pytest.raises(NotImplementedError, match="fused_cross_entropy is differentiable once"):
+        gradient.square().sum().backward()

@@ -1,0 +1,27 @@
+import pytest
+import torch
+
+from cacseg import ops
+from cacseg.ops import _choice
+
+
+def test_a_cpu_takes_plain_torch():
+    assert not _choice.use_triton("auto", torch.randn(2))
+    assert not _choice.use_triton("torch", torch.randn(2))
+
+
+def test_triton_says_why_it_cannot_run(monkeypatch):
+    logits, labels = torch.randn(1, 3, 2, 2), torch.zeros(1, 4, 4, dtype=torch.long)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(_choice, "TRITON_IS_THERE", True)
+    with pytest.raises(ValueError, match="needs tensors on a CUDA device; got cpu"):
+        ops.upsampled_cross_entropy(logits, labels, impl="triton")
+    with pytest.raises(ValueError, match=r"float32, float16 or bfloat16 tensors; got torch\.float64"):
+        ops.upsampled_cross_entropy(logits.double(), labels, impl="triton")
+    with pytest.raises(ValueError, match="neither packed batches nor these options"):
+        ops.context_prototypes(logits, logits, confidence_threshold=0.5, impl="triton")
+    with pytest.raises(ValueError, match="impl must be one of 'auto', 'torch', 'triton'; got 'cuda'"):
+        ops.plain_logits(logits, torch.randn(5, 3), impl="cuda")
+    monkeypatch.setattr(_choice, "TRITON_IS_THERE", False)
+    with pytest.raises(ValueError, match="triton not found"):
+        ops.upsampled_cross_entropy(logits, labels, impl="triton")
