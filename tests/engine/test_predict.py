@@ -115,6 +115,17 @@ def test_a_broken_image_is_reported_and_the_rest_goes_on(model, photos, tmp_path
     assert run(model, photos, tmp_path / "out", batch=2)[:2] == (0, 4)
 
 
+def test_originals_behind_links_are_never_written_to(model, photos, tmp_path):
+    linked = tmp_path / "a/b/linked"
+    linked.mkdir(parents=True)
+    for name in ("two.png", "three.png"):
+        os.symlink(f"../../../photos/{name}", linked / name)
+    before = {path: path.read_bytes() for path in photos.rglob("*.png")}
+    assert run(model, linked, tmp_path / "out").written == 2
+    assert {path: path.read_bytes() for path in photos.rglob("*.*")} == before
+    assert {"masks/two.png", "masks/three.png", "overlays/two.jpg"} <= set(files(tmp_path / "out"))
+
+
 def test_what_is_done_is_skipped(model, photos, tmp_path):
     out = tmp_path / "out"
     run(model, photos / "a", out)
