@@ -62,6 +62,19 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
+
+def test_scores_are_printed_before_anything_is_written(place, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError("scores.json could not be written (No space left on device).")
+
+    monkeypatch.setattr("cacseg.reports.write.write_file", full)
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "-o", tmp_path / "out")
+    done = run(*arguments, "--json", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert json.loads(done.out)["answers"]["context"]["mean_iou"] > 0
+    assert "No space left" in done.err
+
+
 def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):
     arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--json")
     ways = ("--scale", "36,30", "--slide", "32x24", "--stride", 16, "--flip", "--batch", 2, "--workers", 1)

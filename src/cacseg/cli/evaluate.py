@@ -121,6 +121,11 @@ def evaluate(
             "precision": precision,
             "seconds": round(seconds, 2),
         }
+        # Before anything is written: a disk that is full by now must not take the scores with it.
+        if as_json:
+            print(json.dumps({**how, **to_json(found)}, indent=2), flush=True)
+        else:
+            _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
         if output is not None:
             with messages.status("writing pictures"):
                 write.write_evaluation(
@@ -135,12 +140,8 @@ def evaluate(
                     precision=precision,
                     worst=worst,
                 )
-    if as_json:
-        print(json.dumps({**how, **to_json(found)}, indent=2))
-    else:
-        _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
-        if output is not None:
-            say(f"wrote {output}")
+            if not as_json:
+                say(f"wrote {output}")
 
 
 def _print(found: Evaluation, title: str, seconds: float) -> None:
