@@ -62,7 +62,6 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
-
 def test_scores_are_printed_before_anything_is_written(place, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError("scores.json could not be written (No space left on device).")

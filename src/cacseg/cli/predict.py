@@ -81,11 +81,11 @@ def predict(
     shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
     options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
     options |= {"precision": precision, "answer": "plain" if plain else "own", "opacity": opacity, "bits": bits}
-    journal = Journal(output, options, overwrite=overwrite)
     palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
-    with Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True) as bar:
+    bar = Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True)
+    with Journal(output, options, overwrite=overwrite) as journal, bar:
         task = bar.add_task("", total=len(inputs), failed="")
 
         def update(done: int, failed: int) -> None:
