@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,6 +97,8 @@ def check(
 
 def _targets(output: Path | None, overwrite: bool) -> Path | None:
     """The folder is made, and asked whether it takes files, before the work whose result it will hold."""
+    from cacseg.engine.files import make_folder
+
     if output is None:
         return None
     if output.exists() and not output.is_dir():
@@ -105,9 +106,7 @@ def _targets(output: Path | None, overwrite: bool) -> Path | None:
     report = output / "report.json"
     if report.exists() and not overwrite:
         raise FileExistsError(f"{report} exists already. Choose another folder, or give --overwrite.")
-    output.mkdir(parents=True, exist_ok=True)
-    if not os.access(output, os.W_OK):
-        raise PermissionError(f"the folder {output} cannot be written to. Choose another.")
+    make_folder(output)
     return output
 
 

@@ -45,8 +45,8 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
         found = outside
     if not found:
         raise ValueError(f"there is nothing to predict: no image in {', '.join(map(str, arguments))}.")
-    base = os.path.commonpath([os.path.abspath(one) for one in bases])
-    return list(map(Input, found.values(), _name(found.values(), base)))
+    shared = os.path.commonpath([os.path.abspath(one) for one in bases])
+    return list(map(Input, found.values(), _name(found.values(), shared)))
 
 
 def _expand(argument: str) -> tuple[Path, list[Path]]:
