@@ -72,7 +72,7 @@ def check_own_ignore_index(name: str, ignore_index: int | None) -> None:
     """Given for a folder of one's own and for nothing else."""
     if ignore_index is not None and name != "folder":
         raise ValueError(
-            f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name the data 'folder'."
+            f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name it 'folder'."
         )
 
 
