@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -60,6 +61,21 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert again.code == 2
     assert "holds files already. Choose another folder, or pass --overwrite" in again.err
     assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
+    shutil.copytree(place / "data", tmp_path / "data")
+    for path in (tmp_path / "data/labels/val").iterdir():
+        labels = np.array(Image.open(path))
+        Image.fromarray(np.where(labels == 255, 99, labels).astype(np.uint8)).save(path)
+    outcomes = []
+    for data, more in ((place / "data", ()), (tmp_path / "data", ("--ignore-index", 99)), (tmp_path / "data", ())):
+        arguments = ("eval", place / "model.safetensors", "--data", data, "--json", *more)
+        outcomes.append(run(*arguments, capsys=capsys, monkeypatch=monkeypatch))
+    assert [one.code for one in outcomes] == [0, 0, 2]
+    first, second = (json.loads(one.out)["answers"] for one in outcomes[:2])
+    assert first == second
+    assert "holds the label 99" in outcomes[2].err
 
 
 def test_scores_are_printed_before_anything_is_written(place, tmp_path, capsys, monkeypatch):
