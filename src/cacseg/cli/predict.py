@@ -64,7 +64,7 @@ def predict(
     """
     import cacseg
     from cacseg.data.class_list import distinct_colours
-    from cacseg.engine.device import choose_device
+    from cacseg.engine.device import autocast, choose_device
     from cacseg.engine.inputs import find_images
     from cacseg.engine.journal import Journal
     from cacseg.engine.predict import Outputs, predict_images
@@ -76,6 +76,8 @@ def predict(
     inference = make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
     image_scale = parse_scale(scale, None if run is None else run.val_scale)
     outputs = Outputs(overlays, confidence, entropy, opacity, bits)
+    chosen = choose_device(device)
+    autocast(chosen, precision)  # an unknown precision is an error here, before the folder is made
     inputs = find_images(paths, output)
     model = cacseg.load(weights)
     shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
@@ -100,7 +102,7 @@ def predict(
             inference=inference,
             scale=image_scale,
             answer="plain" if plain else None,
-            device=choose_device(device),
+            device=chosen,
             precision=precision,
             batch=batch,
             workers=workers,
