@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -60,6 +61,33 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert again.code == 2
     assert "holds files already. Choose another folder, or pass --overwrite" in again.err
     assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
+    shutil.copytree(place / "data", tmp_path / "data")
+    for path in (tmp_path / "data/labels/val").iterdir():
+        labels = np.array(Image.open(path))
+        Image.fromarray(np.where(labels == 255, 99, labels).astype(np.uint8)).save(path)
+    outcomes = []
+    for data, more in ((place / "data", ()), (tmp_path / "data", ("--ignore-index", 99)), (tmp_path / "data", ())):
+        arguments = ("eval", place / "model.safetensors", "--data", data, "--json", *more)
+        outcomes.append(run(*arguments, capsys=capsys, monkeypatch=monkeypatch))
+    assert [one.code for one in outcomes] == [0, 0, 2]
+    first, second = (json.loads(one.out)["answers"] for one in outcomes[:2])
+    assert first == second
+    assert "holds the label 99" in outcomes[2].err
+
+
+def test_scores_are_printed_before_anything_is_written(place, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError("scores.json could not be written (No space left on device).")
+
+    monkeypatch.setattr("cacseg.reports.write.write_file", full)
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "-o", tmp_path / "out")
+    done = run(*arguments, "--json", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert json.loads(done.out)["answers"]["context"]["mean_iou"] > 0
+    assert "No space left" in done.err
 
 
 def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):

@@ -82,6 +82,8 @@ def test_the_answer_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch
         (("model.safetensors", "photos", "-o", "photos/one.png"), "is a file"),
         (("model.safetensors", "photos", "-o", "other"), "holds files that are no predictions"),
         (("model.safetensors", "photos", "-o", "out", "--bits", 12), "8 or 16 bits; got 12"),
+        (("model.safetensors", "photos", "-o", "out", "--device", "cuda:99"), "there is no device 'cuda:99'"),
+        (("model.safetensors", "photos", "-o", "out", "--precision", "int8"), "precision must be"),
     ],
 )
 def test_what_is_refused(place, capsys, monkeypatch, arguments, words):

@@ -170,6 +170,17 @@ def test_what_cannot_be_checked(tmp_path):
         check_data("synthetic", tmp_path)
     with pytest.raises(ValueError, match=r"must be no class number"):
         check_data("folder", tmp_path, ignore_index=1)
+    with pytest.raises(ValueError, match=r"ignore_index belongs to 'folder'; what 'camvid' ignores is known"):
+        check_data("camvid", tmp_path, ignore_index=3)
+
+
+def test_labels_of_a_split_without_images_are_found(tmp_path):
+    trees.folder(tmp_path)
+    (tmp_path / "images/val").rename(tmp_path / "images/validation")
+    found = {one.split: one.problems for one in check_data("folder", tmp_path, workers=0).splits}
+    assert found["train"] == []
+    assert any("has no image" in problem for problem in found["val"])
+    assert any("has no labels" in problem for problem in found["validation"])
 
 
 def test_the_list_names_every_data_set():

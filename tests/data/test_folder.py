@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -184,8 +185,17 @@ def test_labels_out_of_range(values, tmp_path):
 def test_labels_of_a_strange_kind(tmp_path):
     content = io.BytesIO()
     Image.fromarray(np.zeros(trees.SIZE, np.float32)).save(content, "TIFF")
-    with pytest.raises(ValueError, match=r"grey, palette or RGB files; .*a.tif has mode F"):
+    with pytest.raises(ValueError, match=r"grey or palette files, or RGB of 8 bits; .*a.tif has mode F"):
         _with_labels(tmp_path, content.getvalue(), suffix=".tif").read(0)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("channels", [3, 4])
+def test_deep_labels_in_several_channels_are_refused_and_not_read_as_zero(suffix, channels, tmp_path):
+    labels = trees.raw_labels([0, 1, 2], 0).astype(np.uint16)
+    content = cv2.imencode(suffix, np.repeat(labels[..., None], channels, -1))[1].tobytes()
+    with pytest.raises(ValueError, match=rf"RGB of 8 bits; .*a{suffix} has mode RGBA? with 16 bits a channel"):
+        _with_labels(tmp_path, content, suffix=suffix).read(0)
 
 
 def test_classes_file():

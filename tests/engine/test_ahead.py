@@ -30,6 +30,38 @@ def test_work_is_done_ahead_but_not_without_end():
     assert len(started) == 4
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_large_results_are_fewer_ahead(workers):
+    """Items as large as they say: 100 bytes hold ten of 10, two of 40; one of 1000 must go on all the same."""
+    started = []
+
+    def make(size):
+        started.append(size)
+        return size
+
+    def run_with(size):
+        started.clear()
+        results = ahead(make, [size] * 50, workers, depth=20, weigh=int, limit=100)
+        most = 0
+        for taken in range(1, 51):
+            assert next(results) == size
+            time.sleep(0.002)
+            most = max(most, len(started) - taken)
+        results.close()
+        return most
+
+    assert run_with(1000) <= workers
+    assert run_with(40) <= max(workers, 2)
+    assert 5 < run_with(10) <= 10
+
+
+def test_large_things_are_not_held_back_for_their_kind():
+    items = [(1, 60), (2, 60), (3, 60), (1, 60)]
+    found = list(by_key(items, lambda one: one[0], 4, weigh=lambda one: one[1], limit=130))
+    assert [one[0][0] for one in found] == [1, 2, 3, 1]
+    assert [len(one) for one in by_key(items, lambda one: one[0], 4)] == [2, 1, 1]
+
+
 def test_several_at_once():
     meeting = threading.Barrier(3, timeout=5)
     assert list(ahead(lambda _: meeting.wait() >= 0, range(3), 3)) == [True] * 3

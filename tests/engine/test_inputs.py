@@ -54,7 +54,21 @@ def test_earlier_answers_are_no_images(tree):
     assert names(find_images([tree], out=tree / "a")) == ["b/x"]
 
 
+def test_links_are_called_as_they_stand_and_not_as_what_they_lead_to(tree):
+    photos = tree / "deep/photos"
+    photos.mkdir(parents=True)
+    os.symlink("../../b/x.jpg", photos / "one.jpg")
+    os.symlink(tree / "a", photos / "more")
+    os.symlink(photos, tree / "linked")
+    for folder in (photos, tree / "linked"):
+        assert names(find_images([folder])) == ["one", "more/x", "more/y", "more/deep/x"]
+    assert names(find_images([photos / "one.jpg"])) == ["one"]
+    assert names(find_images([str(photos / "*.jpg")])) == ["one"]
+
+
 def test_what_is_refused(tree):
+    with pytest.raises(ValueError, match=r"what lies in .* is taken for earlier answers, and all 4 images do"):
+        find_images([tree], out=tree)
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*nowhere"):
         find_images([tree / "nowhere"])
     with pytest.raises(FileNotFoundError, match=r"\*\.webp matches no file"):

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -41,8 +43,8 @@ def photos(tmp_path):
 
 
 def run(model, photos, out, options=None, overwrite=False, **arguments):
-    journal = Journal(out, options or {"model": "m"}, overwrite=overwrite)
-    return predict_images(model, find_images([photos], out), journal, PALETTE, **{"workers": 2, **arguments})
+    with Journal(out, options or {"model": "m"}, overwrite=overwrite) as journal:
+        return predict_images(model, find_images([photos], out), journal, PALETTE, **{"workers": 2, **arguments})
 
 
 def load(path):
@@ -68,7 +70,7 @@ def test_masks_overlays_and_maps(model, photos, tmp_path):
     assert run(model, photos, out, outputs=wanted, batch=1) == (4, 0, [])
     names = ["a/one", "b/one", "three", "two"]
     assert files(out) == sorted(
-        ["index.csv", "predict.json"]
+        [".lock", "index.csv", "predict.json"]
         + [f"{kind}/{name}.png" for kind in ("masks", "confidence", "entropy") for name in names]
         + [f"overlays/{name}.jpg" for name in names]
     )
@@ -115,6 +117,17 @@ def test_a_broken_image_is_reported_and_the_rest_goes_on(model, photos, tmp_path
     assert run(model, photos, tmp_path / "out", batch=2)[:2] == (0, 4)
 
 
+def test_originals_behind_links_are_never_written_to(model, photos, tmp_path):
+    linked = tmp_path / "a/b/linked"
+    linked.mkdir(parents=True)
+    for name in ("two.png", "three.png"):
+        os.symlink(f"../../../photos/{name}", linked / name)
+    before = {path: path.read_bytes() for path in photos.rglob("*.png")}
+    assert run(model, linked, tmp_path / "out").written == 2
+    assert {path: path.read_bytes() for path in photos.rglob("*.*")} == before
+    assert {"masks/two.png", "masks/three.png", "overlays/two.jpg"} <= set(files(tmp_path / "out"))
+
+
 def test_what_is_done_is_skipped(model, photos, tmp_path):
     out = tmp_path / "out"
     run(model, photos / "a", out)
@@ -148,6 +161,58 @@ def test_a_stop_in_the_middle_costs_what_was_under_way(model, photos, tmp_path):
     assert run(model, photos, out, workers=0)[:2] == (3, 1)
     assert len(index.read_text().splitlines()) == 5
     assert run(model, photos, out)[:2] == (0, 4)
+
+
+def test_one_process_a_folder(model, photos, tmp_path):
+    out = tmp_path / "out"
+    run(model, photos / "a", out)
+    (out / "masks/.12.34.tmp").write_bytes(b"half")  # a killed process left it
+    (out / "masks/.mine.tmp").write_bytes(b"whole")
+    script = f"""
+from pathlib import Path
+from cacseg.engine.journal import Journal
+Journal(Path({str(out)!r}), {{"model": "m"}})
+"""
+    with Journal(out, {"model": "m"}):
+        other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert f"OSError: another process is predicting in {out}" in other.stderr
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+    assert [name for name in files(out) if name.endswith(".tmp")] == ["masks/.mine.tmp"]
+
+
+def test_progress_counts_what_was_done_before(model, photos, tmp_path):
+    told = []
+    run(model, photos / "a", tmp_path / "out", progress=lambda *numbers: told.append(numbers))
+    run(model, photos / "a", tmp_path / "out", progress=lambda *numbers: told.append(numbers))
+    assert told == [(0, 0), (1, 0), (1, 0)]
+
+
+def test_names_that_are_no_utf8(model, photos, tmp_path):
+    os.rename(os.fsencode(photos / "a/one.png"), os.fsencode(photos / "a") + b"/b\xff.png")
+    out = tmp_path / "out"
+    assert run(model, photos / "a", out)[:2] == (1, 0)
+    assert os.listdir(os.fsencode(out / "masks")) == [b"b\xff.png"]
+    assert run(model, photos / "a", out)[:2] == (0, 1)
+
+
+def test_names_as_long_as_the_system_takes_them(model, photos, tmp_path):
+    (photos / "a/one.png").rename(photos / "a" / f"{'n' * 251}.png")
+    assert run(model, photos / "a", tmp_path / "out")[:2] == (1, 0)
+
+
+def test_an_image_too_wide_for_a_jpeg_does_not_end_it(model, photos, tmp_path):
+    Image.fromarray(np.zeros((2, 65501, 3), np.uint8)).save(photos / "a/wide.png")
+    found = run(model, photos / "a", tmp_path / "out")
+    assert found.written == 1
+    assert "wide.png is 65501x2; overlays are JPEGs, at most 65500 pixels" in found.failed[0].reason
+    found = run(
+        model,
+        photos / "a",
+        tmp_path / "out",
+        outputs=Outputs(overlays=False),
+        inference=Inference((64, 64), (64, 64), window_batch=64),
+    )
+    assert found[:2] == (1, 1)
 
 
 def test_other_options_are_refused(model, photos, tmp_path):

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+import data_trees
 from cacseg.recipes.config import change
 from cacseg.recipes.demo import demo
 from cacseg.recipes.files import write_config
@@ -18,9 +19,18 @@ def test_a_named_data_set_has_its_published_protocol():
 
 
 def test_others_are_shown_as_they_are():
-    for name in (None, "folder", "camvid"):
+    for name in ("folder", "camvid"):
         data = data_to_evaluate(Path("model.safetensors"), name=name, root="here")
-        assert (data.name, data.val_scale, data.window) == (name or "folder", None, None)
+        assert (data.name, data.val_scale, data.window) == (name, None, None)
+
+
+def test_without_a_name_the_layout_says_what_it_is(tmp_path):
+    data_trees.ade20k(tmp_path / "one")
+    data_trees.folder(tmp_path / "two")
+    data = data_to_evaluate(Path("model.safetensors"), root=str(tmp_path / "one"))
+    assert (data.name, data.val_scale, data.root) == ("ade20k", (2048, 512), str(tmp_path / "one"))
+    data = data_to_evaluate(Path("model.safetensors"), root=str(tmp_path / "two"))
+    assert (data.name, data.val_scale) == ("folder", None)
 
 
 def test_a_run_knows_its_data(tmp_path):

@@ -28,6 +28,11 @@ def test_confusion_picture(n):
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
 
 
+def test_a_dollar_in_a_name_is_no_formula():
+    counts = torch.eye(2, dtype=torch.long)
+    open_picture(confusion_picture(counts, ["5 $ \\no $", "^{"], "split $\\x$"))
+
+
 def test_a_class_without_labels_has_a_grey_row():
     counts = torch.eye(3, dtype=torch.long) * 10
     full = open_picture(confusion_picture(counts, "abc", ""))

@@ -47,6 +47,15 @@ def test_tables_carry_the_scores_in_percent(found):
     assert f"{100 * found.scores('plain').mean_iou:.1f}" in next(line for line in text.splitlines() if "first" in line)
 
 
+def test_names_with_brackets_are_shown_as_they_are(found):
+    odd = Evaluation(("car [parked]", "[/b]", "[red]x[/red]", "a\\"), found.counts, found.images)
+    text = rendered(class_table(odd))
+    assert all(name in text for name in odd.class_names)
+    text = rendered(summary_table({"[/i] one": found.scores("plain")}, "split [new]"))
+    assert "[/i] one" in text
+    assert "split [new]" in text
+
+
 def test_markdown(found):
     text = markdown(found, "ade20k val")
     assert text.startswith("# ade20k val\n")

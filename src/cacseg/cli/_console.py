@@ -15,14 +15,19 @@ out, messages = Console(), Console(stderr=True)
 
 def say(text: str) -> None:
     """A line of the answer as it is: no markup, no colours guessed, no wrapping."""
-    out.print(text, soft_wrap=True, highlight=False, markup=False)
+    out.print(_printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
 def fail(error: Exception | str) -> None:
     """One line on stderr."""
-    messages.print(f"error: {error}", style="red", soft_wrap=True, highlight=False, markup=False)
+    messages.print(_printable(f"error: {error}"), style="red", soft_wrap=True, highlight=False, markup=False)
 
 
 def note(text: str) -> None:
     """A line on stderr that is no error."""
-    messages.print(text, style="yellow", soft_wrap=True, highlight=False, markup=False)
+    messages.print(_printable(text), style="yellow", soft_wrap=True, highlight=False, markup=False)
+
+
+def _printable(text: str) -> str:
+    """File names that are no UTF-8 hold characters that no terminal takes: they are shown as \\udcff."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -37,7 +37,7 @@ def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
         return
     table = Table("name", "classes", "layout, in a folder or a .zip")
     for row in rows:
-        table.add_row(str(row["name"]), str(row["classes"] or "yours"), str(row["layout"]).replace("[", r"\["))
+        table.add_row(str(row["name"]), str(row["classes"] or "yours"), escape(str(row["layout"])))
     out.print(table)
 
 
@@ -73,7 +73,7 @@ def check(
 
         def progress(split: str, done: int, total: int) -> None:
             if split not in tasks:
-                tasks[split] = bar.add_task(f"checking {split}", total=total)
+                tasks[split] = bar.add_task(escape(f"checking {split}"), total=total)
             bar.update(tasks[split], completed=done)
 
         report = check_data(
@@ -97,6 +97,8 @@ def check(
 
 def _targets(output: Path | None, overwrite: bool) -> Path | None:
     """The folder is made, and asked whether it takes files, before the work whose result it will hold."""
+    from cacseg.engine.files import make_folder
+
     if output is None:
         return None
     if output.exists() and not output.is_dir():
@@ -104,9 +106,7 @@ def _targets(output: Path | None, overwrite: bool) -> Path | None:
     report = output / "report.json"
     if report.exists() and not overwrite:
         raise FileExistsError(f"{report} exists already. Choose another folder, or give --overwrite.")
-    output.mkdir(parents=True, exist_ok=True)
-    if not os.access(output, os.W_OK):
-        raise PermissionError(f"the folder {output} cannot be written to. Choose another.")
+    make_folder(output)
     return output
 
 
@@ -116,11 +116,12 @@ def _print(report: Report) -> None:
     for one in report.splits:
         sizes = sorted(one.sizes, key=lambda size: -one.sizes[size])
         listed = ", ".join(f"{w}x{h} ({one.sizes[h, w]})" for h, w in sizes[:3]) + (", ..." if len(sizes) > 3 else "")
-        table = Table(title=f"{report.name} {one.split}: {one.images} images, {listed or 'none readable'}")
+        title = f"{report.name} {one.split}: {one.images} images, {listed or 'none readable'}"
+        table = Table(title=escape(title))
         for column in ("class", "pixels", "share %", "images"):
             table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
         for label, (name, pixels, share, images) in enumerate(class_table(report, one)):
-            table.add_row(f"{label} {name}".replace("[", r"\["), f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}")
+            table.add_row(escape(f"{label} {name}"), f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}")
         total = max(1, int(one.pixels.sum()))
         table.add_row("ignored", f"{int(one.pixels[255]):,}", f"({100 * one.pixels[255] / total:.2f} of all)", "")
         out.print(table)

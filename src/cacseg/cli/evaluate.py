@@ -41,7 +41,11 @@ def evaluate(
         Path | None, typer.Option(help="The data set's folder or .zip; the run's own where there is a run.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="ade20k, cityscapes, folder, ...: how the data lie on disk, and the protocol.")
+        str | None,
+        typer.Option(help="ade20k, cityscapes, folder, ...: layout and protocol; by default the run's, or guessed."),
+    ] = None,
+    ignore_index: Annotated[
+        int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
     ] = None,
     split: Annotated[str | None, typer.Option(help="Which split; val by default.")] = None,
     output: Annotated[
@@ -84,6 +88,8 @@ def evaluate(
 
     weights = find_weights(checkpoint)
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
+    if ignore_index is not None:
+        protocol = protocol.model_copy(update={"ignore_index": ignore_index})
     inference = make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
     image_scale = parse_scale(scale, protocol.val_scale)
     split_data = open_to_evaluate(protocol)
@@ -121,6 +127,11 @@ def evaluate(
             "precision": precision,
             "seconds": round(seconds, 2),
         }
+        # Before anything is written: a disk that is full by now must not take the scores with it.
+        if as_json:
+            print(json.dumps({**how, **to_json(found)}, indent=2), flush=True)
+        else:
+            _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
         if output is not None:
             with messages.status("writing pictures"):
                 write.write_evaluation(
@@ -135,12 +146,8 @@ def evaluate(
                     precision=precision,
                     worst=worst,
                 )
-    if as_json:
-        print(json.dumps({**how, **to_json(found)}, indent=2))
-    else:
-        _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
-        if output is not None:
-            say(f"wrote {output}")
+            if not as_json:
+                say(f"wrote {output}")
 
 
 def _print(found: Evaluation, title: str, seconds: float) -> None:

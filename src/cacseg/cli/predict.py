@@ -64,7 +64,7 @@ def predict(
     """
     import cacseg
     from cacseg.data.class_list import distinct_colours
-    from cacseg.engine.device import choose_device
+    from cacseg.engine.device import autocast, choose_device
     from cacseg.engine.inputs import find_images
     from cacseg.engine.journal import Journal
     from cacseg.engine.predict import Outputs, predict_images
@@ -76,16 +76,18 @@ def predict(
     inference = make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
     image_scale = parse_scale(scale, None if run is None else run.val_scale)
     outputs = Outputs(overlays, confidence, entropy, opacity, bits)
+    chosen = choose_device(device)
+    autocast(chosen, precision)  # an unknown precision is an error here, before the folder is made
     inputs = find_images(paths, output)
     model = cacseg.load(weights)
     shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
     options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
     options |= {"precision": precision, "answer": "plain" if plain else "own", "opacity": opacity, "bits": bits}
-    journal = Journal(output, options, overwrite=overwrite)
     palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
-    with Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True) as bar:
+    bar = Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True)
+    with Journal(output, options, overwrite=overwrite) as journal, bar:
         task = bar.add_task("", total=len(inputs), failed="")
 
         def update(done: int, failed: int) -> None:
@@ -100,7 +102,7 @@ def predict(
             inference=inference,
             scale=image_scale,
             answer="plain" if plain else None,
-            device=choose_device(device),
+            device=chosen,
             precision=precision,
             batch=batch,
             workers=workers,

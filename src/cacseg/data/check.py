@@ -19,7 +19,7 @@ import numpy.typing as npt
 from cacseg.data.file_data import FileData, Listing
 from cacseg.data.files import open_files
 from cacseg.data.layouts import LAYOUTS
-from cacseg.data.open import check_name, find_split, find_top
+from cacseg.data.open import check_name, check_own_ignore_index, find_split, find_top
 from cacseg.data.pictures import colour, contact_sheet, legend, overlay
 from cacseg.data.sample import Colour
 
@@ -114,6 +114,7 @@ def check_data(
     check_name(name)
     if name not in LAYOUTS:
         raise ValueError(f"{name!r} has no files to check.")
+    check_own_ignore_index(name, ignore_index)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative; got {workers}.")
     layout, files = LAYOUTS[name], open_files(root)

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
@@ -51,6 +52,8 @@ def decode_labels(content: bytes, where: str) -> Labels:
             return Labels(indices=np.asarray(read, np.uint8 if bits == 8 else np.uint16))
     try:
         with Image.open(io.BytesIO(content)) as picture:
+            if isinstance(picture, TiffImageFile):
+                bits = max(picture.tag_v2.get(BITSPERSAMPLE, (1,)))
             picture.load()
             if picture.mode == "P":
                 stored = np.array(picture.getpalette("RGB") or [], np.uint8).reshape(-1, 3)
@@ -62,11 +65,14 @@ def decode_labels(content: bytes, where: str) -> Labels:
                 # Grey of 2 or 4 bits is stretched to 0..255 on reading; the values are what was stored.
                 stretch = {2: 85, 4: 17}.get(bits, 1) if kind == 0 else 1
                 return Labels(indices=values if stretch == 1 else values // stretch)
-            if picture.mode == "LA":
+            # Of 16 bits in several channels Pillow keeps the upper 8: all but the largest labels would read as 0.
+            if picture.mode == "LA" and bits <= 8:
                 return Labels(indices=np.array(picture)[..., 0].copy())
-            if picture.mode in ("RGB", "RGBA"):
+            if picture.mode in ("RGB", "RGBA") and bits <= 8:
                 return Labels(colours=np.asarray(picture.convert("RGB")))
-            mode = picture.mode
+            mode = f"mode {picture.mode}" + (f" with {bits} bits a channel" if bits > 8 else "")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes: {error}).") from error
-    raise ValueError(f"labels are grey, palette or RGB files; {where} has mode {mode}. Convert it to an index PNG.")
+    raise ValueError(
+        f"labels are grey or palette files, or RGB of 8 bits; {where} has {mode}. Convert it to an index PNG."
+    )

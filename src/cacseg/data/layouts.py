@@ -92,7 +92,9 @@ def _splits_in(folder: str, theirs: dict[str, str]) -> Callable[[Files, str], di
 
 
 def _any_split(files: Files, top: str) -> dict[str, str]:
-    return {name: name for name in files.folders(_join(top, "images"))}
+    """Those of the labels too: what lies there without images is to be found out, not to be overlooked."""
+    there = {name for kind in ("images", "labels") for name in files.folders(_join(top, kind))}
+    return {name: name for name in sorted(there)}
 
 
 def _pascal_splits(files: Files, top: str) -> dict[str, str]:

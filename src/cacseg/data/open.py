@@ -40,8 +40,7 @@ def open_data(
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
-    if ignore_index is not None and name != "folder":
-        raise ValueError(f"ignore_index belongs to 'folder'; what {name!r} ignores is known.")
+    check_own_ignore_index(name, ignore_index)
     if root is None:
         raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}.")
     layout, files = LAYOUTS[name], open_files(root)
@@ -67,6 +66,14 @@ def check_name(name: str) -> None:
     """The data set is one we know."""
     if name not in DATA_SETS:
         raise ValueError(f"unknown data set {name!r}. There are {', '.join(DATA_SETS)}.")
+
+
+def check_own_ignore_index(name: str, ignore_index: int | None) -> None:
+    """Given for a folder of one's own and for nothing else."""
+    if ignore_index is not None and name != "folder":
+        raise ValueError(
+            f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name it 'folder'."
+        )
 
 
 def find_top(layout: Layout, files: Files) -> str:

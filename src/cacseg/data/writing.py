@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -13,9 +14,9 @@ def write_file(path: str | Path, content: bytes, *, overwrite: bool = False) -> 
         raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch = path.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # no longer than a name may be
     try:
-        with scratch.open("xb") as file:
+        with scratch.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -109,7 +109,8 @@ def evaluate(
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
     rows = _Rows(names)
     read = _Reader(data, n, scale, inference.ratios)
-    groups = by_key(ahead(read, share, workers), lambda one: (one.views[0].shape, one.labels.shape), batch)
+    images = ahead(read, share, workers, weigh=_Shown.weigh)
+    groups = by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, weigh=_Shown.weigh)
     model.to(device).eval()
     done = 0
     try:
@@ -123,18 +124,18 @@ def evaluate(
                 progress(done, totals)
     finally:
         model.train(was_training)
-    images = rows.finish()
+    results = rows.finish()
     if ranks > 1:
-        images = _gather(images, totals, ranks)
-    if [one.place for one in images] != list(range(len(data))):
-        raise RuntimeError(f"{len(data)} images must be counted once each; {len(images)} were.")
+        results = _gather(results, totals, ranks)
+    if [one.place for one in results] != list(range(len(data))):
+        raise RuntimeError(f"{len(data)} images must be counted once each; {len(results)} were.")
     found_counts = {name: counts.cpu() for name, counts in totals.items()}
     if found_counts["plain"].sum() == 0:
         raise ValueError(
             f"no pixel of {len(data)} images is labelled: every label is the ignore index {data.ignore_index}. Look at "
             "the labels, and at what is ignored."
         )
-    return Evaluation(tuple(data.class_names), found_counts, tuple(images))
+    return Evaluation(tuple(data.class_names), found_counts, tuple(results))
 
 
 class _Shown(NamedTuple):
@@ -142,6 +143,10 @@ class _Shown(NamedTuple):
     name: str
     views: list[Tensor]  # uint8 [3, h, w], one for each ratio
     labels: Tensor  # uint8 [H, W]
+
+    def weigh(self) -> int:
+        """Bytes."""
+        return self.labels.nbytes + sum(view.nbytes for view in self.views)
 
 
 class _Reader:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import threading
 from pathlib import Path
+from typing import IO
+
+LOCK = ".lock"  # in a folder that somebody works in
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """Writes beside the place and moves it there when it is whole; makes the folder if need be."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    """Writes beside the place and moves it there when it is whole; makes the folder if need be.
+
+    Text is written as UTF-8; what a file's name held that is none goes back to the bytes that it was.
+    """
+    scratch = path.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # no longer than a name may be
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with scratch.open("wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode())
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
         os.replace(scratch, path)
     except OSError as error:
         raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
@@ -38,3 +46,21 @@ def make_folder(path: Path) -> None:
         raise OSError(f"the folder {path} cannot be made ({error}). Choose another.") from error
     if not os.access(path, os.W_OK):
         raise PermissionError(f"the folder {path} cannot be written to. Choose another.")
+
+
+def lock_folder(folder: Path, doing: str) -> IO[bytes]:
+    """An open file in the folder; until it is closed, or the process ends, no other process gets one."""
+    file = (folder / LOCK).open("wb")
+    if sys.platform == "win32":
+        return file
+    import fcntl
+
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):  # anything else: a file system that knows no locks
+            file.close()
+            raise OSError(
+                f"another process is {doing} in {folder}. Wait for it, or end it, before you go on there."
+            ) from None
+    return file

@@ -24,6 +24,7 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
 
     Names are paths below the one folder that is given, or below the deepest folder that holds all inputs, so that
     equal file names in different folders stay apart; of files that differ in nothing but the suffix the name keeps it.
+    They are the paths as given and not what symbolic links in them lead to: no name leaves the folder of the answers.
     What lies in `out` is left out: earlier answers are no images.
     """
     found: dict[Path, Path] = {}  # the resolved path, so that none comes twice, and the path as given
@@ -35,11 +36,17 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
             found.setdefault(path.resolve(), path)
     if out is not None:
         folder = out.resolve()
-        found = {whole: path for whole, path in found.items() if folder not in whole.parents}
+        outside = {whole: path for whole, path in found.items() if folder not in whole.parents}
+        if found and not outside:
+            raise ValueError(
+                f"what lies in {out} is taken for earlier answers, and all {len(found)} images do. Choose another "
+                "folder for the answers."
+            )
+        found = outside
     if not found:
         raise ValueError(f"there is nothing to predict: no image in {', '.join(map(str, arguments))}.")
-    base = Path(os.path.commonpath([one.resolve() for one in bases]))
-    return list(map(Input, found.values(), _name(found, base)))
+    shared = os.path.commonpath([os.path.abspath(one) for one in bases])
+    return list(map(Input, found.values(), _name(found.values(), shared)))
 
 
 def _expand(argument: str) -> tuple[Path, list[Path]]:
@@ -54,7 +61,7 @@ def _expand(argument: str) -> tuple[Path, list[Path]]:
         if not matches:
             raise FileNotFoundError(f"{argument} matches no file. Is the pattern right?")
         files = [inner for one in matches for inner in (_images_below(one) if one.is_dir() else [one])]
-        return Path(os.path.commonpath([one.parent.resolve() for one in matches])), files
+        return Path(os.path.commonpath([os.path.abspath(one.parent) for one in matches])), files
     raise FileNotFoundError(f"there is no file or folder {argument}.")
 
 
@@ -68,8 +75,8 @@ def _images_below(folder: Path) -> list[Path]:
     return paths
 
 
-def _name(paths: Iterable[Path], base: Path) -> list[str]:
-    files = [Path(os.path.relpath(path, base)) for path in paths]
+def _name(paths: Iterable[Path], base: str) -> list[str]:
+    files = [Path(os.path.relpath(os.path.abspath(path), base)) for path in paths]
     whole = [file.as_posix() for file in files]
     short = [file.with_suffix("").as_posix() for file in files]
     count = _count(short)

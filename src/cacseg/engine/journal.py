@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cacseg.engine.files import make_folder, write_file
+from cacseg.engine.files import LOCK, lock_folder, make_folder, write_file
 from cacseg.engine.inputs import Input
 
 COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
@@ -19,7 +21,8 @@ class Journal:
     """`predict.json`, the options, and `index.csv`, a row for each image whose outputs are all in place.
 
     A row is added after the files it speaks of have been moved to their places, so a kill at any moment costs the
-    images under way and nothing else. A row that was cut short is no row.
+    images under way and nothing else. A row that was cut short is no row. From its making to the end of its `with`
+    no other process predicts into the folder.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any], *, overwrite: bool = False) -> None:
@@ -29,17 +32,32 @@ class Journal:
             raise NotADirectoryError(f"predictions go into a folder; {folder} is a file. Choose another name.")
         make_folder(folder)
         written = folder / "predict.json"
-        if overwrite or not any(folder.iterdir()):
-            self.index.unlink(missing_ok=True)
-        elif written.is_file():
-            self._compare(written, options)
-            self.rows = self._read()
-        else:
+        anew = overwrite or not any(path.name != LOCK for path in folder.iterdir())
+        if not anew and not written.is_file():
             raise FileExistsError(
                 f"{folder} holds files that are no predictions (there is no predict.json). Choose another folder, or "
                 "pass --overwrite."
             )
-        write_file(written, json.dumps(dict(options), indent=2) + "\n")
+        if not anew:
+            self._compare(written, options)
+        with ExitStack() as stack:
+            stack.enter_context(lock_folder(folder, "predicting"))
+            for part in folder.rglob(".*.tmp"):  # what a killed process was writing
+                if re.fullmatch(r"\.\d+\.\d+\.tmp", part.name):
+                    part.unlink(missing_ok=True)
+            if anew:
+                self.index.unlink(missing_ok=True)
+            else:
+                self.rows = self._read()
+            write_file(written, json.dumps(dict(options), indent=2) + "\n")
+            self._lock = stack.pop_all()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Others may write into the folder again."""
+        self._lock.close()
 
     def is_done(self, item: Input) -> bool:
         """Whether this very image, unchanged, was predicted. An error where its name is another image's."""
@@ -63,7 +81,7 @@ class Journal:
         writer.writerow(row)
         try:
             with self.index.open("ab") as file:
-                file.write(text.getvalue().encode())
+                file.write(text.getvalue().encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise OSError(f"{self.index} could not be written ({error}). Is the disk full?") from error
         self.rows[item.name] = row
@@ -71,11 +89,11 @@ class Journal:
     def _read(self) -> dict[str, dict[str, str]]:
         if not self.index.is_file():
             return {}
-        text = self.index.read_text()
+        text = self.index.read_bytes().decode("utf-8", "surrogateescape")  # names are bytes to Linux
         if not text.endswith("\n"):  # cut short in mid-row: mend the file, so that the next row starts a line
             text = text[: text.rfind("\n") + 1]
             write_file(self.index, text)
-        rows = csv.DictReader(io.StringIO(text))
+        rows = csv.DictReader(io.StringIO(text, newline=""))
         return {row["name"]: row for row in rows if None not in row.values() and set(COLUMNS) <= set(row)}
 
     @staticmethod

@@ -29,6 +29,8 @@ from cacseg.models.model import SegmentationModel
 
 _Kind = TypeVar("_Kind")
 
+JPEG_SIDE = 65500  # pixels that a JPEG may be wide or high
+
 
 @dataclass(frozen=True)
 class Outputs:
@@ -76,12 +78,20 @@ class _Read(NamedTuple):
     image: npt.NDArray[np.uint8]
     views: list[Tensor]
 
+    def weigh(self) -> int:
+        """Bytes."""
+        return self.image.nbytes + sum(view.nbytes for view in self.views)
+
 
 class _Answer(NamedTuple):
     item: Input
     image: npt.NDArray[np.uint8]
     mask: npt.NDArray[np.uint8]
     maps: dict[str, npt.NDArray[np.unsignedinteger]]
+
+    def weigh(self) -> int:
+        """Bytes."""
+        return self.image.nbytes + self.mask.nbytes + sum(one.nbytes for one in self.maps.values())
 
 
 def predict_images(
@@ -104,7 +114,8 @@ def predict_images(
 
     What the journal knows as done, with all the files that are asked for, is skipped. An image that cannot be read, or
     does not fit into memory even alone, is a `Failure` and the rest goes on; a file that cannot be written ends it.
-    `progress` is told how many images are through and how many of these failed.
+    However large the images are, no more of them wait to be predicted or written than `ahead` has room for.
+    `progress` is told how many images are through, skipped ones among them, and how many of these failed.
     """
     todo = [item for item in inputs if not _is_done(item, journal, outputs)]
     runner = _Runner(model, inference, scale, answer, torch.device(device), precision, outputs)
@@ -121,16 +132,18 @@ def predict_images(
         _write(one, journal.folder, palette, outputs)
         return one
 
-    images = without_failures(ahead(runner.read, todo, workers))
-    groups = by_key(images, lambda one: one.image.shape, batch)
+    images = without_failures(ahead(runner.read, todo, workers, weigh=_weigh))
+    groups = by_key(images, lambda one: one.image.shape, batch, weigh=_weigh)
     answers = without_failures(one for group in groups for one in runner.answer_all(group))
-    written = 0
-    for one in ahead(write, answers, workers):
+    written, skipped = 0, len(inputs) - len(todo)
+    if progress is not None:
+        progress(skipped, 0)
+    for one in ahead(write, answers, workers, weigh=_weigh):
         journal.add(one.item, (one.image.shape[0], one.image.shape[1]))
         written += 1
         if progress is not None:
-            progress(written + len(failed), len(failed))
-    return Summary(written, len(inputs) - len(todo), failed)
+            progress(skipped + written + len(failed), len(failed))
+    return Summary(written, skipped, failed)
 
 
 class _Runner:
@@ -155,6 +168,13 @@ class _Runner:
     def read(self, item: Input) -> _Read | Failure:
         try:
             image = decode_image(item.path.read_bytes(), str(item.path))
+            height, width = image.shape[:2]
+            if self.outputs.overlays and max(height, width) > JPEG_SIDE:
+                return Failure(
+                    item.path,
+                    f"{item.path} is {width}x{height}; overlays are JPEGs, at most {JPEG_SIDE} pixels wide and high. "
+                    "Leave them out with --no-overlays.",
+                )
             return _Read(item, image, view_image(image, self.scale, self.inference.ratios))
         except (OSError, ValueError, MemoryError) as error:
             return Failure(item.path, str(error))
@@ -186,6 +206,10 @@ class _Runner:
             _Answer(one.item, one.image, *_read_scores(each, self.outputs, are_logits))
             for one, each in zip(group, scores, strict=True)
         ]
+
+
+def _weigh(one: _Read | _Answer | Failure) -> int:
+    return 0 if isinstance(one, Failure) else one.weigh()
 
 
 def _is_done(item: Input, journal: Journal, outputs: Outputs) -> bool:

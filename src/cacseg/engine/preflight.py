@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from cacseg.data import SegmentationData
 from cacseg.engine._lightning import is_first_process
+from cacseg.engine.files import lock_folder
 from cacseg.models import SegmentationModel
 
 # All that a run leaves which was refused before its first step; the event files hold nothing then.
@@ -43,19 +42,10 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """No other run trains in the folder meanwhile: a lock of the system's that ends with the process that holds it."""
-    if sys.platform == "win32" or not is_first_process():
+    if not is_first_process():
         yield
         return
-    import fcntl
-
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):  # anything else: a file system that knows no locks
-                raise OSError(
-                    f"another process is training in {folder}. Wait for it, or end it, before the run is resumed."
-                ) from None
+    with lock_folder(folder, "training"):
         for part in folder.glob(".*.tmp"):  # what a killed process was writing
             part.unlink(missing_ok=True)
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cacseg.data import SegmentationData, open_data
+from cacseg.data.check import guess_name
 from cacseg.recipes.config import DataConfig
 from cacseg.recipes.files import CONFIG, read_config
 from cacseg.recipes.named import PAPER_DATA
@@ -21,17 +22,17 @@ def data_to_evaluate(
     """What the run of the weights was validated on, with what is given in its place.
 
     For another data set than the run's, or weights without a run, the published protocol of that data set holds;
-    where none is published, images are shown whole, at their own size.
+    where none is published, images are shown whole, at their own size. Without a name it is guessed by the layout.
     """
     run = data_of_run(weights)
     if run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})
     elif name is None and root is None:
         raise ValueError(f"nothing says what {weights} was trained on: give the data set with --data, and its --name.")
-    elif name in PAPER_DATA:
-        data = PAPER_DATA[name].data.model_copy(update={"root": root})
     else:
-        data = DataConfig(name=name or "folder", root=root, crop=(1, 1))
+        name = name or guess_name(str(root))
+        known = PAPER_DATA[name].data if name in PAPER_DATA else DataConfig(name=name, crop=(1, 1))
+        data = known.model_copy(update={"root": root})
     return data if split is None else data.model_copy(update={"val_split": split})
 
 

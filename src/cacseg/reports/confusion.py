@@ -36,12 +36,12 @@ def confusion_picture(counts: Tensor, class_names: Sequence[str], title: str) ->
         np.ma.masked_invalid(100 * shares), cmap="magma_r", norm=PowerNorm(0.5, 0, 100), interpolation="nearest"
     )
     places = np.arange(n)
-    axes.set_xticks(places, class_names, rotation=90, fontsize=letters)
-    axes.set_yticks(places, class_names, fontsize=letters)
+    axes.set_xticks(places, class_names, rotation=90, fontsize=letters, parse_math=False)  # a "$" is a "$"
+    axes.set_yticks(places, class_names, fontsize=letters, parse_math=False)
     axes.tick_params(length=0 if n <= NUMBERED else 2, pad=3)
     axes.set_xlabel("predicted")
     axes.set_ylabel("labelled")
-    axes.set_title(title, fontsize=11 if n <= NUMBERED else 16, pad=10)
+    axes.set_title(title, fontsize=11 if n <= NUMBERED else 16, pad=10, parse_math=False)
     axes.set_xticks(places[1:] - 0.5, minor=True)
     axes.set_yticks(places[1:] - 0.5, minor=True)
     axes.grid(which="minor", color="white", linewidth=1.0 if n <= NUMBERED else 0.25)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from cacseg.engine.evaluate import Evaluation
@@ -23,12 +24,12 @@ def percent(value: float) -> str:
 
 def summary_table(results: Mapping[str, Scores], title: str = "") -> Table:
     """A row for each named result: mIoU, mean accuracy, pixel accuracy."""
-    table = Table(title=title or None)
+    table = Table(title=escape(title) or None)
     table.add_column("")
     for name in TITLES.values():
         table.add_column(name, justify="right", no_wrap=True)
     for name, found in results.items():
-        table.add_row(name, *(percent(getattr(found, key)) for key in TITLES))
+        table.add_row(escape(name), *(percent(getattr(found, key)) for key in TITLES))
     return table
 
 
@@ -40,8 +41,8 @@ def class_table(evaluation: Evaluation) -> Table:
     for name in evaluation.counts:
         table.add_column(name, justify="right")
     table.add_column(f"accuracy\n({evaluation.answer})", justify="right")
-    for cells in _class_cells(evaluation):
-        table.add_row(*cells)
+    for name, *cells in _class_cells(evaluation):
+        table.add_row(escape(name), *cells)  # a class may be called "car [parked]"
     return table
 
 
