@@ -124,13 +124,13 @@ def test_ctrl_c_saves_and_the_run_goes_on_exactly(tmp_path):
         return run(folder, 6, task=task, loaders=loaders, **options, **more)
 
     adamw_run(tmp_path / "alone")
-    said = []
+    said, handler = [], signal.getsignal(signal.SIGINT)
     # Crops 0 and 1 are the dry run's and the loader reads one part ahead: the 9th is of the second step.
     with pytest.raises(Stopped) as stopped:
         adamw_run(tmp_path / "stopped", interrupting(9), report=said.append)
     assert 1 <= stopped.value.step < 4
     assert any("stopping after this step" in line for line in said)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     assert read_checkpoint(tmp_path / "stopped" / "last.ckpt")["global_step"] == stopped.value.step
     adamw_run(tmp_path / "stopped", resume=True)
     assert differing(tmp_path / "stopped", tmp_path / "alone") == []
