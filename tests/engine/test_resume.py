@@ -51,6 +51,15 @@ def differing(folder, other):
     return [key for key in first if not same(first[key], second[key])]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Sums are rounded alike only where as many threads share them, here and in the runs that are killed."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "alone"
@@ -61,7 +70,8 @@ def alone(tmp_path_factory):
 def kill(folder, workers, after_row):
     """Starts a run of its own and kills it, workers and all, once a row of its log is there."""
     command = [sys.executable, engine_runs.__file__, str(folder), str(workers)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=threads, start_new_session=True, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "metrics.csv").exists() and len(rows(folder)) >= after_row:

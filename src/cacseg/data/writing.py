@@ -1,10 +1,10 @@
-"""Files written whole or not at all."""
+"""Files that are not written over unless asked."""
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
+
+from cacseg._files import write_whole
 
 
 def write_file(path: str | Path, content: bytes, *, overwrite: bool = False) -> None:
@@ -14,14 +14,4 @@ def write_file(path: str | Path, content: bytes, *, overwrite: bool = False) -> 
         raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
-    scratch = path.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # no longer than a name may be
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except OSError as error:
-        raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(path, content)

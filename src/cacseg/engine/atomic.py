@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cacseg._files import move_into_place
+
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
     """The content at `path`, or an OSError and what was there before."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
+        move_into_place(path, content)
     except OSError as error:
         kept = f"the one written before is whole, {path.stat().st_size / 1e6:.1f} MB" if path.exists() else "none yet"
         raise OSError(
             f"{path} could not be written, {len(content) / 1e6:.1f} MB ({error.strerror or error}); {kept}. Free or "
             "add space, then continue with --resume."
         ) from error
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

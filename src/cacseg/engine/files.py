@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import IO
+
+from cacseg._files import write_whole
 
 LOCK = ".lock"  # in a folder that somebody works in
 
@@ -17,16 +18,12 @@ def write_file(path: Path, content: bytes | str) -> None:
 
     Text is written as UTF-8; what a file's name held that is none goes back to the bytes that it was.
     """
-    scratch = path.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # no longer than a name may be
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape"))
-        os.replace(scratch, path)
     except OSError as error:
         raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
+    write_whole(path, content, flush=False)
 
 
 def open_folder(path: Path, overwrite: bool) -> None:

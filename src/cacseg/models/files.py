@@ -18,6 +18,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from cacseg._files import write_whole
+
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
 # placeholders under these names; whatever else a pickle asks for is refused.
 HARMLESS_PACKAGES = ("mmengine.", "mmcv.")
@@ -66,24 +68,11 @@ def read_tensors(path: str | Path) -> TensorFile:
 def write_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
-    """A safetensors file, written beside its place and moved there when it is whole.
-
-    A crash, a full disk or a folder that cannot be written to leaves whatever was at `path` as it was.
-    """
+    """A safetensors file, whole or not at all: what was at `path` stays where writing fails."""
     path = Path(path)
     check_target(path, overwrite)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
-    try:
-        with scratch.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except OSError as error:
-        raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(path, content)
 
 
 def check_target(path: Path, overwrite: bool) -> None:
