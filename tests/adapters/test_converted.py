@@ -241,7 +241,7 @@ def test_channels_are_dropped_before_patches_are_made():
     torch.manual_seed(1)
     expected = seam.replaced_logits(features)
     torch.manual_seed(1)
-    torch.testing.assert_close(seam._plain(seam.patches(features), None), expected)
+    torch.testing.assert_close(seam._plain(seam.patches(features)), expected)
 
 
 @pytest.mark.parametrize(
