@@ -4,7 +4,7 @@ import multiprocessing
 import zipfile
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 import data_trees as trees
 from cacseg.data import open_data, start_worker
@@ -24,17 +24,6 @@ def test_a_zip_is_as_its_folder(tmp_path):
     assert archive.where("images/a.jpg") == f"{tmp_path / 'data.zip'}/images/a.jpg"
 
 
-class _Reader(Dataset):
-    def __init__(self, data):
-        self.data = data
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, index):
-        return int(self.data.read(index).image.astype("int64").sum())
-
-
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_workers_read_a_zip_that_is_open_already(method, tmp_path):
     """The parent's handle must not be used: forked processes would share its position in the file."""
@@ -44,7 +33,7 @@ def test_workers_read_a_zip_that_is_open_already(method, tmp_path):
     data = open_data("folder", trees.zipped(tmp_path / "data", tmp_path / "data.zip"), "train")
     expected = [int(data.read(k).image.astype("int64").sum()) for k in range(len(data))]
     loader = DataLoader(
-        _Reader(data),
+        trees.Reader(data),
         batch_size=None,
         num_workers=2 if method == "fork" else 1,
         multiprocessing_context=method,
