@@ -25,3 +25,16 @@ def test_triton_says_why_it_cannot_run(monkeypatch):
     monkeypatch.setattr(_choice, "TRITON_IS_THERE", False)
     with pytest.raises(ValueError, match="triton not found"):
         ops.upsampled_cross_entropy(logits, labels, impl="triton")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), 1.0), ((7, 5), -1.0)])
+def test_what_a_device_can_do_is_a_constant_to_the_compiler(monkeypatch, capability, expected):
+    monkeypatch.setattr(_choice, "TRITON_IS_THERE", True)
+    monkeypatch.setattr(_choice, "_fit", {})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)  # no such device here
+    torch._dynamo.reset()
+
+    def signed(values):
+        return values if _choice.kernels_run_on(torch.device("cuda", 0)) else -values
+
+    assert torch.compile(signed, fullgraph=True, backend="eager")(torch.ones(1)).item() == expected
