@@ -43,4 +43,4 @@ def test_fifty_steps_on_camvid(tmp_path):
     print(*said, sep="\n")
     assert sum(losses[-3:]) < 0.7 * sum(losses[:3])
     # One class everywhere scores at most 1/11 (its IoU); 50 steps of 4 see every second image once.
-    assert result.best_mean_iou > 0.12
+    assert result.best_mean_iou > 0.15
