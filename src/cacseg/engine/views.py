@@ -47,7 +47,8 @@ def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
     classifier = model.classifier
     if not isinstance(classifier, ContextAwareClassifier):
         return ["plain"]
-    there = {"context": classifier.context_design != "none", "oracle": oracle and classifier.oracle_design != "none"}
+    adapts = classifier.context_design != "none"
+    there = {"context": adapts, "mean": adapts, "oracle": oracle and classifier.oracle_design != "none"}
     return ["plain", *(name for name, wanted in there.items() if wanted)]
 
 
@@ -72,7 +73,7 @@ def segment(
     answer: str | None = None,
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
-    names = [answer if answer is not None else answer_names(model)[-1]]
+    names = [model.own_answer if answer is None else answer]
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):
