@@ -470,12 +470,15 @@ def test_the_oracle_may_have_a_share_of_its_own():
         gradients(make(detach_plain=True, feature_gradient=0.5, oracle_gradient=0.0), which, features, labels)[0]
         for which in ("context", "oracle")
     )
-    assert context.abs().sum() > 0 and oracle.abs().sum() == 0
+    assert context.abs().sum() > 0
+    assert oracle.abs().sum() == 0
 
 
 def test_from_zero_the_context_classifier_starts_as_the_plain_one():
     features, labels = draw()
-    classifier = make(**RESIDUAL, zero_start=True, context_similarity="dot", context_bias=True, reads_share=True)
+    classifier = make(
+        **RESIDUAL, zero_start=True, context_similarity="dot", context_bias=True, reads=("share", "scene", "place")
+    )
     with torch.no_grad():
         classifier.bias.copy_(torch.randn(N))
     outputs = classifier(features, labels)
@@ -490,7 +493,7 @@ def test_from_zero_the_context_classifier_starts_as_the_plain_one():
 
 def test_reading_shares_gives_each_class_a_bias_of_the_image():
     features, labels = draw()
-    classifier = make(reads_share=True)
+    classifier = make(reads=["share"])
     assert [classifier.context_projector[i].weight.shape for i in (0, 2)] == [(D // 2, 2 * D + 1), (D + 1, D // 2)]
     before = classifier(features, labels)
     with torch.no_grad():
@@ -502,7 +505,7 @@ def test_reading_shares_gives_each_class_a_bias_of_the_image():
     with pytest.raises(ValueError, match="dense batches"):
         classifier(features.flatten(2).movedim(1, 2).flatten(0, 1), offsets=torch.tensor([0, 24, 48]))
     with pytest.raises(ValueError, match="designs with a projector"):
-        make(reads_share=True, oracle_design="prototype")
+        make(reads=["share"], oracle_design="prototype")
 
 
 def test_shares_of_classes():
@@ -511,7 +514,7 @@ def test_shares_of_classes():
     found = functional.oracle_shares(labels, 4, ignore_index=-1)
     expected = [1 - torch.log(torch.tensor(part)) / torch.log(torch.tensor(1e-4)) for part in (0.75, 0.25)]
     torch.testing.assert_close(found[0], torch.stack([*expected, torch.zeros(()), torch.zeros(())]))
-    assert found[1].tolist() == [0, 0, 1, 0] and found[2].tolist() == [0, 0, 0, 0]
+    assert found[1:].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
     logits = torch.where(functional.class_masks(labels[:2], 4, -1) > 0, 50.0, 0.0)
     torch.testing.assert_close(functional.context_shares(logits), found[:2])
 
@@ -537,3 +540,30 @@ def test_the_answer(packed):
     torch.testing.assert_close(mean.softmax(1), (plain.softmax(1) + context.softmax(1)) / 2)
     with pytest.raises(ValueError, match="answer must be one of"):
         make(answer="both")
+
+
+@pytest.mark.parametrize("scope", ["image", "batch"])
+def test_what_projectors_read_has_gradients_and_is_of_each_image(scope):
+    features, labels = draw()
+    classifier = make(reads=("place", "scene"), oracle_scope=scope)
+    assert classifier.reads == ("scene", "place")
+    assert classifier.context_projector[0].weight.shape[1] == 2 * D + D + 8
+    with torch.no_grad():
+        for projector in (classifier.context_projector, classifier.oracle_projector):
+            projector[2].weight[D:].normal_()
+    outputs = classifier(features, labels)
+    torch.testing.assert_close(classifier(features[1:]), outputs.context[1:])
+    outputs.context.sum().backward(retain_graph=True)
+    outputs.oracle.sum().backward()
+    for name, parameter in classifier.named_parameters():
+        if "projector" in name:
+            assert parameter.grad.abs().sum() > 0, name
+    with pytest.raises(ValueError, match="reads must be one of"):
+        make(reads=["weather"])
+
+
+def test_place_codes_know_where_a_pixel_is():
+    codes = functional.place_codes(torch.zeros(1, 1, 6, 8))
+    assert codes.shape == (8, 6, 8)
+    assert len({tuple(code.tolist()) for code in codes.flatten(1).T}) == 48
+    torch.testing.assert_close(codes[0, :, 0], ((torch.arange(6) + 0.5) / 6 * torch.pi).sin())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 
 from cacseg import functional, ops
 from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
-from cacseg.designs import DESIGNS, Design, DesignName, make_projector
+from cacseg.designs import DESIGNS, FACTS, PLACE_CODES, Design, DesignName, Fact, make_projector
 from cacseg.functional._precision import no_autocast
-from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.functional.prototypes import SCOPES, Scope, pixel_shares
 from cacseg.presets import PresetName, fill, get_preset
 
 Similarity = Literal["dot", "cosine"]
@@ -37,6 +38,7 @@ class Head(NamedTuple):
 
     rows: Float[Tensor, "#images n d"]
     bias: Float[Tensor, "#images n"] | Float[Tensor, " n"] | None = None
+    place: Float[Tensor, "images n c"] | None = None  # of a bias that differs from pixel to pixel
 
 
 class ContextAwareClassifier(nn.Module):
@@ -72,7 +74,8 @@ class ContextAwareClassifier(nn.Module):
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
         oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
-        reads_share: projectors also read how much of the image a class takes, and give each class a bias.
+        reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
+            the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
         learnable_scale: the factor of the context and oracle logits learns, starting from `scale`.
         answer: what `classifier(features)` returns: "context", "plain", or the "mean" of both probabilities.
@@ -106,7 +109,7 @@ class ContextAwareClassifier(nn.Module):
         feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
         zero_start: bool = False,
-        reads_share: bool = False,
+        reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
         answer: Answer = "context",
@@ -143,10 +146,10 @@ class ContextAwareClassifier(nn.Module):
                 "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
                 f"'project_concat_residual' for both; got {context_design!r} and {oracle_design!r}."
             )
-        if reads_share and not all(design.projected for design in designs if design is not DESIGNS["none"]):
-            raise ValueError(
-                f"reads_share needs designs with a projector; got {context_design!r} and {oracle_design!r}."
-            )
+        for fact in reads:
+            check_choice("reads", fact, FACTS)
+        if reads and not all(design.projected for design in designs if design is not DESIGNS["none"]):
+            raise ValueError(f"reads needs designs with a projector; got {context_design!r} and {oracle_design!r}.")
         if context_bias and not bias:
             raise ValueError("context_bias needs a bias; got bias=False. Pass bias=True.")
         if plain_similarity == "cosine" and bias:
@@ -166,7 +169,7 @@ class ContextAwareClassifier(nn.Module):
         self.detach_weight = detach_weight
         self.feature_gradient = feature_gradient
         self.oracle_gradient = oracle_gradient
-        self.reads_share = reads_share
+        self.reads = tuple(fact for fact in FACTS if fact in reads)
         self.context_bias = context_bias
         self.answer = answer
         self.ignore_index = ignore_index
@@ -174,8 +177,13 @@ class ContextAwareClassifier(nn.Module):
         convolution = nn.Conv2d(in_channels, num_classes, 1, bias=bias)  # for its initial values
         self.weight = nn.Parameter(convolution.weight.detach())
         self.bias = nn.Parameter(convolution.bias.detach()) if convolution.bias is not None else None
+        sizes = {"share": 1, "scene": in_channels, "place": 2 * PLACE_CODES}
+        extra = {
+            "inputs": sum(sizes[fact] for fact in self.reads),
+            "outputs": (1 if reads else 0) + (sizes["place"] if "place" in reads else 0),
+        }
         self.context_projector, self.oracle_projector = (
-            make_projector(design, in_channels, reads_share=reads_share, zero_start=zero_start) for design in designs
+            make_projector(design, in_channels, zero_start=zero_start, **extra) for design in designs
         )
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         if frozen_oracle and self.oracle_projector is not None:
@@ -291,8 +299,8 @@ class ContextAwareClassifier(nn.Module):
         check_features(features, self.in_channels, packed=offsets is not None)
         if offsets is not None:
             check_offsets(offsets, features)
-            if self.reads_share:
-                raise ValueError("reads_share is for dense batches; got a packed one.")
+            if self.reads:
+                raise ValueError(f"reads is for dense batches; got a packed one, and reads={self.reads}.")
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
 
@@ -346,44 +354,61 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _goes_beyond(self) -> bool:
         """Whether the context classifier has more parts than the paper's."""
-        return self.reads_share or self.context_bias or self.scale_factor is not None
+        return bool(self.reads) or self.context_bias or self.scale_factor is not None
 
     def _context_head(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Head | None:
         """A_p of Eq. (5), one classifier for each image; None without a context branch."""
         if self.context_design == "none":
             return None
-        prototypes = shares = None
         if self.detach_plain:
             plain = plain.detach()
+        features = functional.scale_gradient(features, self.feature_gradient)
+        prototypes = facts = None
         if self.context_design != "weight":
             prototypes = ops.context_prototypes(
-                functional.scale_gradient(features, self.feature_gradient),
-                plain,
-                confidence_threshold=self.confidence_threshold,
-                offsets=offsets,
+                features, plain, confidence_threshold=self.confidence_threshold, offsets=offsets
             )
-        if self.reads_share:
-            shares = functional.context_shares(plain)
-        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes, shares)
+        if self.reads:
+            shares = functional.context_shares(plain) if "share" in self.reads else None
+            facts = self._facts(features, pixel_shares(plain) if "place" in self.reads else None, shares)
+        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes, facts)
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
         """A_y of Eq. (2), one classifier for each image or for the batch."""
-        prototypes = shares = None
+        features = functional.scale_gradient(features, self.oracle_gradient)
+        prototypes = facts = None
         if self.oracle_design != "weight":
             prototypes = ops.oracle_prototypes(
-                functional.scale_gradient(features, self.oracle_gradient),
+                features,
                 labels,
                 self.weight.flatten(1),
                 scope=scope,
                 ignore_index=-1,
                 offsets=offsets,
             )
-        if self.reads_share:
-            shares = functional.oracle_shares(labels, self.num_classes, scope=scope, ignore_index=-1)
-        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes, shares)
+        if self.reads:
+            masks = functional.class_masks(labels, self.num_classes, -1)
+            masks = masks / masks.flatten(2).sum(-1).clamp_min(1.0).view(*masks.shape[:2], *[1] * (masks.ndim - 2))
+            shares = functional.oracle_shares(labels, self.num_classes, ignore_index=-1)
+            facts = self._facts(features, masks, shares)
+        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes, facts)
+
+    def _facts(self, features: Tensor, pixels: Tensor | None, shares: Tensor | None) -> Tensor:
+        """What `reads` names, [b, n, *]; `pixels` are the parts of each class's mean, `shares` of the image."""
+        found = []
+        with no_autocast(features):
+            if shares is not None and "share" in self.reads:
+                found.append(shares[..., None])
+            if "scene" in self.reads:
+                scene = features.flatten(2).mean(dim=-1, dtype=torch.float32)
+                found.append(scene[:, None].expand(-1, self.num_classes, -1))
+            if pixels is not None and "place" in self.reads:
+                codes = functional.place_codes(features, PLACE_CODES).flatten(1)
+                found.append(pixels.flatten(2).float() @ codes.T)
+        return torch.cat(found, dim=-1)
 
     def _generate(
-        self, design: Design, project: nn.Module | None, prototypes: Tensor | None, shares: Tensor | None
+        self, design: Design, project: nn.Module | None, prototypes: Tensor | None, facts: Tensor | None = None
     ) -> Head:
         """A of Eqs. (2) and (5), [1 or b, n, d]. In float32 under autocast: n rows cost nothing."""
         weight: Tensor = self.weight.flatten(1)[None]
@@ -399,14 +424,17 @@ class ContextAwareClassifier(nn.Module):
                 rows = rows + weight
             elif design.joined == "concat":
                 rows = torch.cat([rows, weight], dim=-1)
-            if shares is not None:
-                rows = torch.cat([rows, shares.to(rows.dtype)[..., None]], dim=-1)
+            if facts is not None:
+                images = facts.shape[0]  # the prototypes may be those of the whole batch
+                weight = weight.expand(images, -1, -1)
+                rows = torch.cat([rows.expand(images, -1, -1), facts.to(rows.dtype)], dim=-1)
             if project is not None:
                 rows = project(rows)
-            if shares is not None:
-                rows, own_bias = rows[..., :-1], rows[..., -1]
-                bias = own_bias if bias is None else bias + own_bias
-            return Head(rows + weight if design.residual else rows, bias)
+            place = None
+            if facts is not None:
+                rows, own, place = rows.split([self.in_channels, 1, rows.shape[-1] - self.in_channels - 1], dim=-1)
+                bias = own[..., 0] if bias is None else bias + own[..., 0]
+            return Head(rows + weight if design.residual else rows, bias, place)
 
     def _similarity(self, features: Tensor, head: Head, offsets: Tensor | None) -> Tensor:
         if self.context_similarity == "dot":
@@ -414,10 +442,14 @@ class ContextAwareClassifier(nn.Module):
         return self._finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head)
 
     def _finish(self, scores: Tensor, head: Head) -> Tensor:
+        """What goes beyond the paper's cosines."""
         if self.scale_factor is not None:
             scores = scores * self.scale_factor.to(scores.dtype)
         if head.bias is not None:
             scores = scores + head.bias.to(scores.dtype).view(*head.bias.shape, *[1] * (scores.ndim - 2))
+        if head.place is not None and head.place.shape[-1] > 0:
+            codes = functional.place_codes(scores, PLACE_CODES).to(scores.dtype).flatten(1)
+            scores = scores + (head.place.to(scores.dtype) @ codes).view(scores.shape)
         return scores
 
     def _similarities(

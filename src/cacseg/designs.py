@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
 from torch import nn
 
 DesignName = Literal[
@@ -39,23 +40,24 @@ DESIGNS: dict[str, Design] = {
 }
 
 
+Fact = Literal["share", "scene", "place"]
+FACTS = ("share", "scene", "place")
+PLACE_CODES = 4  # for each spatial dimension
+
+
 def make_projector(
-    design: Design, channels: int, *, reads_share: bool = False, zero_start: bool = False
+    design: Design, channels: int, *, inputs: int = 0, outputs: int = 0, zero_start: bool = False
 ) -> nn.Sequential | None:
     """theta: two linear layers with a ReLU between them, the first without bias; None where A needs none.
 
-    With `reads_share` it has one input more, how much of the image a class takes, and one output more, a bias of the
-    class, which starts at 0. With `zero_start` all of its outputs do.
+    `inputs` and `outputs` are further ones; such outputs start at 0, with `zero_start` all of them do.
     """
     if not design.projected:
         return None
-    inputs, hidden = (2 * channels if design.joined == "concat" else channels), channels // 2
-    first = nn.Linear(inputs + reads_share, hidden, bias=False)
-    second = nn.Linear(hidden, channels + reads_share)
-    if reads_share:
-        nn.init.zeros_(second.weight[-1:])
-        nn.init.zeros_(second.bias[-1:])
-    if zero_start:
-        nn.init.zeros_(second.weight)
-        nn.init.zeros_(second.bias)
+    read, hidden = (2 * channels if design.joined == "concat" else channels), channels // 2
+    first, second = nn.Linear(read + inputs, hidden, bias=False), nn.Linear(hidden, channels + outputs)
+    zeros = slice(0 if zero_start else channels, None)
+    with torch.no_grad():
+        second.weight[zeros] = 0.0
+        second.bias[zeros] = 0.0
     return nn.Sequential(first, nn.ReLU(), second)

@@ -121,14 +121,14 @@ class SeamClassifier(ContextAwareClassifier):
                 with no_autocast(features):
                     shares = pixel_shares(plain.detach() if self.detach_plain else plain, self.confidence_threshold)
                     prototypes = patch_sums(widen(features), shares.to(widen(features).dtype), self.geometry)
-            rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes, None).rows
+            rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes).rows
             context = self._similarity_of_patches(features, rows, norms)
         if labels is None:
             return context
         labels, oracle = ops.fit_labels(labels, plain.shape[2:], self.num_classes, self.ignore_index), None
         if self.oracle_design != "none":
             prototypes = self._oracle_prototypes_of_patches(features, labels)
-            rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes, None).rows
+            rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes).rows
             oracle = self._similarity_of_patches(features, rows, norms)
         return ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
 

@@ -28,7 +28,13 @@ from cacseg.functional.distillation import (
 from cacseg.functional.gradients import scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
-from cacseg.functional.prototypes import context_prototypes, context_shares, oracle_prototypes, oracle_shares
+from cacseg.functional.prototypes import (
+    context_prototypes,
+    context_shares,
+    oracle_prototypes,
+    oracle_shares,
+    place_codes,
+)
 
 __all__ = [
     "class_masks",
@@ -45,6 +51,7 @@ __all__ = [
     "mean_logits",
     "oracle_prototypes",
     "oracle_shares",
+    "place_codes",
     "plain_logits",
     "resize_labels",
     "scale_gradient",

@@ -124,3 +124,16 @@ def oracle_shares(
 def as_input(share: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
     """Shares on a logarithmic scale: 0 for `LEAST_SHARE` and less, 1 for the whole image."""
     return 1.0 - share.clamp_min(LEAST_SHARE).log() / math.log(LEAST_SHARE)
+
+
+def place_codes(like: Float[Tensor, "b _ *spatial"], codes: int = 4) -> Float[Tensor, "c *spatial"]:
+    """Where a pixel is: sines and cosines of one and two half turns along each spatial dimension, c = 4 a dimension."""
+    found = []
+    for dim, length in enumerate(like.shape[2:]):
+        middle = (torch.arange(length, device=like.device, dtype=torch.float32) + 0.5) / length
+        turns = math.pi * torch.arange(1, codes // 2 + 1, device=like.device)[:, None] * middle
+        waves = torch.cat([turns.sin(), turns.cos()])  # [codes, length]
+        shape = [1] * (like.ndim - 2)
+        shape[dim] = length
+        found.append(waves.view(codes, *shape).expand(codes, *like.shape[2:]))
+    return torch.cat(found)
