@@ -318,7 +318,7 @@ class ContextAwareClassifier(nn.Module):
             and self.oracle_design in (("project_concat", "none") if labels is not None else DESIGNS)
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
-            and not ((self._softens or self.detach_plain) and torch.is_grad_enabled())
+            and self.oracle_gradient == self.feature_gradient
         )
         if not usual:
             return None
@@ -334,6 +334,9 @@ class ContextAwareClassifier(nn.Module):
             scale=self.scale,
             over_batch=self.oracle_scope == "batch",
             dropout=self.dropout if self.training else 0.0,
+            feature_gradient=self.feature_gradient,
+            detach_plain=self.detach_plain,
+            detach_weight=self.detach_weight,
         )
 
     def _plain(self, features: Tensor) -> Tensor:
