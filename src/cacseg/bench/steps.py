@@ -60,7 +60,7 @@ def loss_steps(
         return step
 
     if mode == "compile":
-        losses = {name: torch.compile(loss) for name, loss in losses.items()}
+        losses = {name: torch.compile(loss, dynamic=False) for name, loss in losses.items()}
     return {name: _in_mode(step_of(loss), mode, device) for name, loss in losses.items()}
 
 
@@ -151,7 +151,8 @@ def inference_steps(
             logits, _ = looped_context(model.classifier, model.features(images))
             return F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
 
-        run = torch.compile(answer) if mode == "compile" else answer
+        # For this size alone: a second size would make torch compile for any, which is slower.
+        run = torch.compile(answer, dynamic=False) if mode == "compile" else answer
         steps[row] = _in_mode(_without_gradient(run), mode, device)
     return steps
 
