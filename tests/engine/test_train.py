@@ -117,6 +117,34 @@ def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision):
+    """With averaged weights, which stay on the GPU; what is saved is read again on the CPU."""
+    task = small_task(small_model(output_stride=8), steps=40, rate=0.05, channels_last=True)
+    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
+    options = {"validate_every": 20, "save_every": 100, "log_every": 5, "accelerator": "gpu", "precision": precision}
+    result = run(tmp_path / "run", 40, task=task, loaders=loaders, ema_decay=0.9, **options)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
+    assert losses[-1] < 0.8 * losses[0]
+    assert result.best_mean_iou > 0.2
+    assert {value.device.type for value in cacseg.load(tmp_path / "run" / "last.safetensors").parameters()} == {"cpu"}
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::DeprecationWarning")  # torch's own inductor
+def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path):
+    losses = []
+    for compile in (False, True):
+        task = small_task(small_model(dropout=0.0), compile=compile)
+        run(tmp_path / f"{compile}", 4, task=task, accelerator="gpu", validate_every=100, save_every=100)
+        with (tmp_path / f"{compile}" / "metrics.csv").open(newline="") as file:
+            losses.append([float(row["loss/total"]) for row in csv.DictReader(file) if row["loss/total"]])
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)  # cuDNN's TF32 in the convolutions
+
+
 def test_averages_are_kept_where_the_model_will_be():
     """They are made before Lightning moves the model; the device "meta" stands for a GPU."""
     averaging, task = Averaging(0.9), small_task()
