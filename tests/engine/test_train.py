@@ -134,15 +134,16 @@ def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::DeprecationWarning")  # torch's own inductor
-def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path):
+def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # rounding grows from step to step
     losses = []
     for compile in (False, True):
-        task = small_task(small_model(dropout=0.0), compile=compile)
+        task = small_task(small_model(dropout=0.0, output_stride=8), compile=compile)
         run(tmp_path / f"{compile}", 4, task=task, accelerator="gpu", validate_every=100, save_every=100)
         with (tmp_path / f"{compile}" / "metrics.csv").open(newline="") as file:
             losses.append([float(row["loss/total"]) for row in csv.DictReader(file) if row["loss/total"]])
     assert len(losses[0]) == 4
-    assert losses[1] == pytest.approx(losses[0], rel=2e-2)  # cuDNN's TF32 in the convolutions
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
 def test_averages_are_kept_where_the_model_will_be():
