@@ -1,6 +1,7 @@
 """What a run does with bad numbers, bad data and bad places, and that it learns from good ones."""
 
 import csv
+import importlib.util
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,7 @@ class Unwaiting(SegmentationTask):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
     task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
@@ -290,9 +292,35 @@ def test_a_crop_that_no_image_fills_is_refused(crop, scale, ratios, fits):
             check_crop(crop, scale, ratios, sizes)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="asks for wandb where there is none")
 def test_wandb_is_asked_for_only_where_it_is(tmp_path):
     with pytest.raises(ModuleNotFoundError, match="pip install wandb"):
         run(tmp_path / "run", loggers=("wandb",))
+
+
+def test_each_run_is_a_run_of_wandbs_own(tmp_path, monkeypatch):
+    """Offline: nothing leaves this machine. A run that failed or was resumed is told apart as well."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ids, rows, init, log = [], [], wandb.init, wandb.Run.log
+    monkeypatch.setattr(wandb, "init", lambda **given: (ids.append(given["id"]), init(**given))[1])
+    monkeypatch.setattr(wandb.Run, "log", lambda self, row, **given: (rows.append(row), log(self, row, **given))[1])
+    for name in ("one", "two"):
+        result = run(tmp_path / name, 3, loggers=("csv", "wandb"))
+        assert wandb.run is None
+        assert [row["trainer/global_step"] for row in rows] == [1, 2, 3, 3]
+        assert {"loss/total", "loss/context", "rate"} <= rows[-2].keys()
+        assert rows[-1]["val/mean_iou"] == result.best_mean_iou
+        rows.clear()
+        assert list((tmp_path / name / "wandb").glob("offline-run-*/*.wandb"))
+    task = small_task()
+    with pytest.raises(ValueError, match="not finite at step 5"):
+        run(tmp_path / "three", 8, task=task, save_every=100, report=spoiling(task, 3), loggers=("wandb",))
+    assert wandb.run is None
+    run(tmp_path / "three", 8, resume=True, loggers=("wandb",))
+    assert [name.split("-")[0] for name in ids] == ["one", "two", "three", "three"]
+    assert ids[2] == ids[3]
 
 
 def test_fewer_steps_than_an_interval_still_validate(tmp_path):

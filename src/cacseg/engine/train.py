@@ -205,11 +205,11 @@ def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int, re
 def _make_wandb(folder: Path) -> Logger:
     if importlib.util.find_spec("wandb") is None:
         raise ModuleNotFoundError("the logger 'wandb' needs wandb, which is not installed: pip install wandb")
-    from lightning.pytorch.loggers import WandbLogger
+    from cacseg.engine.wandb_log import WandbLog
 
     # The same run again when this folder's is resumed, and no other folder's, whatever its name.
     name = f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
-    return WandbLogger(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
+    return WandbLog(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
