@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from cacseg.functional._precision import exact_products
 from cacseg.ops._choice import kernels, with_gradient
 
 SCORES = 2  # without an oracle: plain and context; the rest of the list is for the backward pass
@@ -36,17 +37,19 @@ def _fused_classifier(
     three say what of the gradient of the context and oracle scores gets through (`kernels.classifier.backward`).
     """
     module = kernels("classifier")
-    outputs, saved = module.forward(
-        features.flatten(2),
-        weight,
-        bias,
-        channel_scale,
-        module.Projector(context_first, context_second, context_bias),
-        None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
-        None if labels is None else labels.flatten(1).contiguous(),
-        scale,
-        over_batch,
-    )
+    # The projectors too: TF32 would switch units near zero on or off, and n rows cost nothing.
+    with exact_products(features):
+        outputs, saved = module.forward(
+            features.flatten(2),
+            weight,
+            bias,
+            channel_scale,
+            module.Projector(context_first, context_second, context_bias),
+            None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
+            None if labels is None else labels.flatten(1).contiguous(),
+            scale,
+            over_batch,
+        )
     return [one.view(*one.shape[:2], *features.shape[2:]) for one in outputs] + saved
 
 
@@ -110,22 +113,23 @@ def _fused_classifier_backward(
     context, oracle = module.Projector(*projectors[:3]), None
     if len(projectors) > 3:
         oracle = module.Projector(*projectors[3:])
-    of_features, *rest = module.backward(
-        [None if one is None else one.flatten(2) for one in gradients],
-        features.flatten(2),
-        weight,
-        channel_scale,
-        context,
-        oracle,
-        None if labels is None else labels.flatten(1).contiguous(),
-        [one.flatten(2) for one in outputs],
-        saved,
-        scale,
-        with_bias,
-        feature_gradient,
-        detach_plain,
-        detach_weight,
-    )
+    with exact_products(features):
+        of_features, *rest = module.backward(
+            [None if one is None else one.flatten(2) for one in gradients],
+            features.flatten(2),
+            weight,
+            channel_scale,
+            context,
+            oracle,
+            None if labels is None else labels.flatten(1).contiguous(),
+            [one.flatten(2) for one in outputs],
+            saved,
+            scale,
+            with_bias,
+            feature_gradient,
+            detach_plain,
+            detach_weight,
+        )
     return [of_features.view(features.shape), *(one.to(weight.dtype) for one in rest)]
 
 
