@@ -304,7 +304,7 @@ def test_half_precision_stays_near_the_truth():
         (dict(dropout=1.0), r"dropout must be in \[0, 1\); got 1.0"),
         (dict(scale=0.0), "scale must be positive and finite; got 0.0"),
         (dict(scale=float("inf")), "scale must be positive and finite; got inf"),
-        (dict(preset="papers"), "preset must be one of 'paper', 'released'; got 'papers'"),
+        (dict(preset="papers"), "preset must be one of 'paper', 'released', 'tuned'; got 'papers'"),
         (dict(oracle_scope="pixel"), "oracle_scope must be one of 'image', 'batch'; got 'pixel'"),
         (dict(context_design="concat"), "context_design must be one of .*; got 'concat'"),
         (dict(plain_similarity="cosine"), "plain_similarity='cosine' has no bias; got bias=True. Pass bias=False"),

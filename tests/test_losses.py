@@ -203,7 +203,7 @@ def test_packed_batches(preset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(preset="none"), "preset must be one of 'paper', 'released'; got 'none'"),
+        (dict(preset="none"), "preset must be one of 'paper', 'released', 'tuned'; got 'none'"),
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
         (dict(entropy_source="p"), "entropy_source must be one of 'oracle', 'context', 'plain'; got 'p'"),

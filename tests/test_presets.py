@@ -5,27 +5,34 @@ import pytest
 import cacseg
 from cacseg.presets import PRESETS
 
+FAITHFUL = ("project_concat", False, 1.0, False, False)
+OF_THE_CLASSIFIER = ("oracle_scope", "feature_gradient", "detach_plain", "detach_weight")
 
-def test_the_two_presets_are_the_documented_ones():
-    paper, released = PRESETS["paper"], PRESETS["released"]
-    assert paper == ("image", "image", "present", 1.0, False, False, "labelled")
-    assert released == ("batch", "batch", "present", 0.5, True, False, "all")
+
+def test_the_presets_are_the_documented_ones():
+    assert PRESETS["paper"] == ("image", "image", "present", 1.0, False, False, "labelled", *FAITHFUL)
+    assert PRESETS["released"] == ("batch", "batch", "present", 0.5, True, False, "all", *FAITHFUL)
+    assert PRESETS["tuned"][:7] == PRESETS["released"][:7]
+    assert PRESETS["tuned"][7:] == ("project_concat_residual", True, 0.3, True, True)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fills_in_and_never_overrides(preset):
-    values = PRESETS[preset]._asdict()
-    assert cacseg.ContextAwareClassifier(4, 3, preset=preset).oracle_scope == values["oracle_scope"]
-    loss = cacseg.ContextLoss(preset)
-    for name, value in values.items():
-        if name != "oracle_scope":
-            assert getattr(loss, name) == value
-    other = PRESETS["paper" if preset == "released" else "released"]._asdict()
-    assert (
-        cacseg.ContextAwareClassifier(4, 3, preset=preset, oracle_scope=other["oracle_scope"]).oracle_scope
-        == (other["oracle_scope"])
-    )
-    arguments = {name: value for name, value in other.items() if name != "oracle_scope"}
+    values, other = PRESETS[preset], PRESETS["paper" if preset != "paper" else "tuned"]
+    classifier, loss = cacseg.ContextAwareClassifier(4, 3, preset=preset), cacseg.ContextLoss(preset)
+    assert classifier.context_design == classifier.oracle_design == values.design
+    assert (classifier.context_projector[2].weight.abs().sum() == 0) == values.zero_start
+    for name in OF_THE_CLASSIFIER:
+        assert getattr(classifier, name) == getattr(values, name)
+    for name in values._fields[1:7]:
+        assert getattr(loss, name) == getattr(values, name)
+
+    arguments = {name: getattr(other, name) for name in OF_THE_CLASSIFIER}
+    changed = cacseg.ContextAwareClassifier(4, 3, preset=preset, context_design="prototype", **arguments)
+    assert changed.context_design == "prototype"
+    for name, value in arguments.items():
+        assert getattr(changed, name) == value
+    arguments = {name: getattr(other, name) for name in values._fields[1:7]}
     changed = cacseg.ContextLoss(preset, **arguments)
     for name, value in arguments.items():
         assert getattr(changed, name) == value

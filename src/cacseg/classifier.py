@@ -20,6 +20,7 @@ Similarity = Literal["dot", "cosine"]
 SIMILARITIES = ("dot", "cosine")
 Answer = Literal["context", "plain", "mean"]
 ANSWERS = ("context", "plain", "mean")
+FUSED_DESIGNS = ("project_concat", "project_concat_residual")  # that one operation can compute, where a kernel can run
 
 
 class ContextLogits(NamedTuple):
@@ -60,7 +61,7 @@ class ContextAwareClassifier(nn.Module):
         dropout: probability of dropping a channel (a value, when packed) on the way to the plain logits, while
             training; prototypes and cosines see the features before dropout.
         scale: tau, the factor of the cosines.
-        preset: "released" (the authors' code) or "paper"; fills in `oracle_scope` (see `cacseg.presets`).
+        preset: "released" (the authors' code), "paper" or "tuned"; fills in what is left None (see `cacseg.presets`).
         oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
         context_similarity: "cosine" or "dot", of the context and the oracle classifier.
@@ -100,15 +101,15 @@ class ContextAwareClassifier(nn.Module):
         oracle_scope: Scope | None = None,
         plain_similarity: Similarity = "dot",
         context_similarity: Similarity = "cosine",
-        context_design: DesignName = "project_concat",
-        oracle_design: DesignName = "project_concat",
+        context_design: DesignName | None = None,
+        oracle_design: DesignName | None = None,
         frozen_oracle: bool = False,
         confidence_threshold: float = 0.0,
-        detach_plain: bool = False,
-        detach_weight: bool = False,
-        feature_gradient: float = 1.0,
+        detach_plain: bool | None = None,
+        detach_weight: bool | None = None,
+        feature_gradient: float | None = None,
         oracle_gradient: float | None = None,
-        zero_start: bool = False,
+        zero_start: bool | None = None,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
@@ -133,15 +134,19 @@ class ContextAwareClassifier(nn.Module):
         check_confidence(confidence_threshold)
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
+        check_choice("answer", answer, ANSWERS)
+        filled = get_preset(preset)
+        context_design, oracle_design = fill(context_design, filled.design), fill(oracle_design, filled.design)
         check_choice("context_design", context_design, tuple(DESIGNS))
         check_choice("oracle_design", oracle_design, tuple(DESIGNS))
-        check_choice("answer", answer, ANSWERS)
-        oracle_gradient = feature_gradient if oracle_gradient is None else oracle_gradient
+        feature_gradient = fill(feature_gradient, filled.feature_gradient)
+        oracle_gradient = fill(oracle_gradient, feature_gradient)
         for name, share in (("feature_gradient", feature_gradient), ("oracle_gradient", oracle_gradient)):
             if not 0.0 <= share <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1]; got {share}.")
         designs = [DESIGNS[design] for design in (context_design, oracle_design)]
-        if zero_start and not all(design.residual for design in designs if design.projected):
+        can_start_at_zero = all(design.residual for design in designs if design.projected)
+        if zero_start and not can_start_at_zero:
             raise ValueError(
                 "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
                 f"'project_concat_residual' for both; got {context_design!r} and {oracle_design!r}."
@@ -158,15 +163,15 @@ class ContextAwareClassifier(nn.Module):
         self.num_classes = num_classes
         self.dropout = dropout
         self.scale = scale
-        self.oracle_scope = fill(oracle_scope, get_preset(preset).oracle_scope)
+        self.oracle_scope = fill(oracle_scope, filled.oracle_scope)
         check_choice("oracle_scope", self.oracle_scope, SCOPES)
         self.plain_similarity = plain_similarity
         self.context_similarity = context_similarity
-        self.context_design = context_design
-        self.oracle_design = oracle_design
+        self.context_design: DesignName = context_design
+        self.oracle_design: DesignName = oracle_design
         self.confidence_threshold = confidence_threshold
-        self.detach_plain = detach_plain
-        self.detach_weight = detach_weight
+        self.detach_plain = fill(detach_plain, filled.detach_plain)
+        self.detach_weight = fill(detach_weight, filled.detach_weight)
         self.feature_gradient = feature_gradient
         self.oracle_gradient = oracle_gradient
         self.reads = tuple(fact for fact in FACTS if fact in reads)
@@ -182,6 +187,7 @@ class ContextAwareClassifier(nn.Module):
             "inputs": sum(sizes[fact] for fact in self.reads),
             "outputs": (1 if reads else 0) + (sizes["place"] if "place" in reads else 0),
         }
+        zero_start = fill(zero_start, filled.zero_start and can_start_at_zero)
         self.context_projector, self.oracle_projector = (
             make_projector(design, in_channels, zero_start=zero_start, **extra) for design in designs
         )
@@ -314,8 +320,8 @@ class ContextAwareClassifier(nn.Module):
         """All logits from one operation, for the paper's design where a kernel can run; else None."""
         usual = (
             (self.plain_similarity, self.context_similarity) == ("dot", "cosine")
-            and self.context_design == "project_concat"
-            and self.oracle_design in (("project_concat", "none") if labels is not None else DESIGNS)
+            and self.context_design in FUSED_DESIGNS
+            and (labels is None or self.oracle_design in (self.context_design, "none"))
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
             and self.oracle_gradient == self.feature_gradient
@@ -334,6 +340,7 @@ class ContextAwareClassifier(nn.Module):
             scale=self.scale,
             over_batch=self.oracle_scope == "batch",
             dropout=self.dropout if self.training else 0.0,
+            residual=DESIGNS[self.context_design].residual,
             feature_gradient=self.feature_gradient,
             detach_plain=self.detach_plain,
             detach_weight=self.detach_weight,

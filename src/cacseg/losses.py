@@ -33,7 +33,7 @@ class ContextLoss(nn.Module):
     A batch whose pixels are all ignored gives 0 and zero gradients.
 
     Args:
-        preset: "released" (the authors' code) or "paper"; fills in what is left None (see `cacseg.presets`).
+        preset: "released" (the authors' code), "paper" or "tuned"; fills in what is left None (see `cacseg.presets`).
         plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
         entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).

@@ -261,8 +261,9 @@ def test_two_processes_count_every_image_once(tmp_path):
 
 
 @pytest.mark.gpu
-def test_a_gpu_counts_as_the_cpu_does():
+def test_a_gpu_counts_as_the_cpu_does(monkeypatch):
     """But for ties: another order of the sums in the convolutions."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # ten bits would move more than ties
     data = small_data()
     model = small_model()
     slide = Inference((32, 32), (24, 24), ratios=(0.75, 1.0), flip=True)

@@ -242,6 +242,9 @@ def test_distillation(dtype, scope, soft):
         )
 
 
+RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
+
+
 def whole_step(classifier, criterion, features, labels, dtype):
     features = features.detach().to(dtype).requires_grad_()
     classifier.zero_grad()
@@ -273,6 +276,8 @@ def kernels_by_default(monkeypatch):
         ("released", {"feature_gradient": 0.3, "detach_plain": True, "detach_weight": True}),
         ("paper", {"feature_gradient": 0.5}),
         ("released", {"detach_plain": True, "dropout": 0.3}),
+        ("released", RESIDUAL),
+        ("paper", {**RESIDUAL, "feature_gradient": 0.3, "detach_plain": True, "detach_weight": True, "dropout": 0.3}),
     ],
 )
 def test_a_whole_step(monkeypatch, dtype, preset, options):
@@ -340,7 +345,7 @@ def test_operators_pass_torchs_own_checks():
     projector = (draw(4, 16), draw(8, 4), draw(8))
     torch.library.opcheck(
         fused_classifier_operator,
-        (features, weight, bias, None, *projector, *projector, small, 15.0, True, 0.5, True, False),
+        (features, weight, bias, None, *projector, *projector, small, 15.0, True, True, 0.5, True, False),
         test_utils=checks,
     )
 

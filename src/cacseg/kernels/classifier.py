@@ -141,10 +141,13 @@ def _weight_gradient(
     tl.store(out + k * d + channel, total.to(out.dtype.element_ty), mask=known)
 
 
-def _project(projector: Projector, joined: Tensor) -> tuple[Tensor, Tensor]:
+def _project(projector: Projector, joined: Tensor, residual: bool) -> tuple[Tensor, Tensor]:
+    """The hidden units and the rows; with `residual` the weight, second half of what is joined, is added to these."""
     flat = joined.flatten(0, 1)
     hidden = torch.mm(flat, projector.first.T).relu_()
     rows = torch.addmm(projector.bias, hidden, projector.second.T)
+    if residual:
+        rows += flat[:, rows.shape[1] :]
     return hidden.view(*joined.shape[:2], -1), rows.view(*joined.shape[:2], -1)
 
 
@@ -167,11 +170,13 @@ def forward(
     labels: Tensor | None,
     scale: float,
     over_batch: bool,
+    residual: bool = False,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """[plain, context, oracle] scores [b, n, L], and what the backward pass needs.
 
     features [b, d, L]; weight [n, d]; channel_scale [b, d], what dropout multiplies the features with before the plain
-    scores; labels [b, L], -1 where they take no part. Without an oracle its scores are left out.
+    scores; labels [b, L], -1 where they take no part. Without an oracle its scores are left out. With `residual` the
+    weight is added to what the projectors give.
     """
     (b, d, _), n = features.shape, weight.shape[0]
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
@@ -182,7 +187,7 @@ def forward(
     block = triton.next_power_of_2(d)
     launch(_join, (n, b), parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
     inverse_pixels = cosine.inverse_norms(features)
-    hidden, rows = _project(context, joined)
+    hidden, rows = _project(context, joined, residual)
     scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
     saved = [of_pixels, totals, inverse_pixels, joined, hidden, rows, inverse_rows]
     outputs = [plain, scores]
@@ -208,7 +213,7 @@ def forward(
             BATCH=over_batch,
             BLOCK=block,
         )
-        hidden, rows = _project(oracle, joined)
+        hidden, rows = _project(oracle, joined, residual)
         scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
         outputs.append(scores)
         saved += [shares, joined, hidden, rows, inverse_rows]
@@ -227,6 +232,7 @@ def backward(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    residual: bool = False,
     feature_gradient: float = 1.0,
     detach_plain: bool = False,
     detach_weight: bool = False,
@@ -268,6 +274,8 @@ def backward(
             BATCH=groups < b, BLOCK=block, BLOCK_L=128,
         )  # fmt: skip
         of_both, of_projector = _project_backward(projector, branch, of_rows)
+        if residual and not detach_weight:
+            of_both[..., d:] += of_rows
         of_joined.append(of_both)
         of_projectors += of_projector
 

@@ -28,6 +28,7 @@ def context_aware_logits(
     scale: float = 15.0,
     over_batch: bool = False,
     dropout: float = 0.0,
+    residual: bool = False,
     feature_gradient: float = 1.0,
     detach_plain: bool = False,
     detach_weight: bool = False,
@@ -38,8 +39,8 @@ def context_aware_logits(
     The same numbers as `plain_logits`, `context_prototypes`, `oracle_prototypes`, theta and `cosine_logits` one after
     the other, with a third of the launches and one gradient of the features. Labels have the features' size, -1 where
     they take no part; without labels or an oracle projector there are no oracle logits. `dropout` drops channels on
-    the way to the plain logits. Of the gradient of the context and the oracle logits, `feature_gradient` reaches the
-    features, and none of it what is detached.
+    the way to the plain logits. With `residual` A = theta([P, C]) + C. Of the gradient of the context and the oracle
+    logits, `feature_gradient` reaches the features, and none of it what is detached.
     """
     if not use_triton(impl, features):
         return None
@@ -61,6 +62,7 @@ def context_aware_logits(
             labels if oracle_projector is not None else None,
             scale,
             over_batch,
+            residual,
             feature_gradient,
             detach_plain,
             detach_weight,

@@ -27,6 +27,7 @@ def _fused_classifier(
     labels: Optional[Tensor],  # noqa: UP045
     scale: float,
     over_batch: bool,
+    residual: bool,
     feature_gradient: float,
     detach_plain: bool,
     detach_weight: bool,
@@ -49,6 +50,7 @@ def _fused_classifier(
             None if labels is None else labels.flatten(1).contiguous(),
             scale,
             over_batch,
+            residual,
         )
     return [one.view(*one.shape[:2], *features.shape[2:]) for one in outputs] + saved
 
@@ -71,6 +73,7 @@ def _(
     labels: Optional[Tensor],  # noqa: UP045
     scale: float,
     over_batch: bool,
+    residual: bool,
     feature_gradient: float,
     detach_plain: bool,
     detach_weight: bool,
@@ -104,6 +107,7 @@ def _fused_classifier_backward(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    residual: bool,
     feature_gradient: float,
     detach_plain: bool,
     detach_weight: bool,
@@ -126,6 +130,7 @@ def _fused_classifier_backward(
             saved,
             scale,
             with_bias,
+            residual,
             feature_gradient,
             detach_plain,
             detach_weight,
@@ -150,6 +155,7 @@ def _(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    residual: bool,
     feature_gradient: float,
     detach_plain: bool,
     detach_weight: bool,
@@ -161,8 +167,8 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs[:-3]
-    ctx.passing = inputs[-3:]
+    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs[:-4]
+    ctx.options = inputs[-4:]
     ctx.with_bias = bias is not None
     ctx.with_oracle = projectors[3] is not None and labels is not None
     ctx.set_materialize_grads(False)
@@ -178,7 +184,7 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     of_plain, of_context, *of_oracle = gradients[:count]
     of_scores = [of_plain, of_context, of_oracle[0] if of_oracle else None]
     if all(one is None for one in of_scores):
-        return (None,) * 16
+        return (None,) * 17
     if of_context is None:
         of_scores[1] = torch.zeros_like(rest[1])
     of_features, of_weight, *others = run(
@@ -192,10 +198,10 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         rest[count:],
         ctx.scale,
         ctx.with_bias,
-        *ctx.passing,
+        *ctx.options,
     )
     of_bias = others.pop(0) if ctx.with_bias else None
-    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), *[None] * 6
+    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), *[None] * 7
 
 
 fused_classifier = with_gradient(

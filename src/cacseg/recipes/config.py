@@ -32,7 +32,7 @@ class ModelConfig(Section):
     name: str
     backbone: str | None = None
     classifier: Literal["context", "plain"] = "context"
-    preset: Literal["released", "paper"] = "released"
+    preset: Literal["released", "paper", "tuned"] = "released"
     weights: str | None = None  # a whole model to start from, a .safetensors of ours
     reset_classifier: bool = False  # with weights of other classes: start the classifiers afresh
     pretrained: bool = False  # timm downloads weights of the backbone, where no file is given
