@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cacseg.cli._console import fail, messages, note, say, typer
+from cacseg.cli._console import fail, messages, note, out, say, typer
 
 if TYPE_CHECKING:
     from cacseg.study.plan import Job
     from cacseg.study.pool import Message
 
 STOPPED = 130  # what a shell gives for Ctrl-C
+WIDE = 240  # letters, more than a table has
 MOST_JOBS = 12  # at once on a GPU, unless told otherwise
 
 study = typer.Typer(help="Many short runs of one plan, paired by seed.", no_args_is_help=True)
@@ -86,6 +87,73 @@ def run(
             say(job.id)
         return
     _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps)
+
+
+Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`.")]
+Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
+
+
+@study.command()
+def table(
+    folders: Folders,
+    baseline: Baseline = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there as well.")] = None,
+) -> None:
+    """Mean mIoU of each arm, standard errors, and paired differences from the baseline.
+
+    An arm is ahead where it gains a point of mIoU or more and more than two standard errors of the difference, behind
+    where it loses more than two. Oracle answers have seen the labels: they show what is left to gain.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from cacseg.engine.files import write_file
+    from cacseg.study.results import read_records
+    from cacseg.study.summary import baseline_of, pool, summarise
+    from cacseg.study.tables import arms_table, pooled_table
+    from cacseg.study.tables import markdown as in_markdown
+
+    records = read_records(folders)
+    base = baseline_of(records, baseline)
+    lines = summarise(records, base)
+    tables = [arms_table(lines, base), pooled_table(pool(lines, base))]
+    wide = Console(width=max(out.width, WIDE))  # no column is ever cut, in a file or a narrow window
+    for one in tables:
+        drawn = Table(title=one.title)
+        for place, name in enumerate(one.header):
+            drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
+        for row in one.rows:
+            drawn.add_row(*row)
+        wide.print(drawn)
+    failed = sum(record["status"] == "failed" for record in records)
+    if failed:
+        note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
+    if markdown is not None:
+        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
+
+
+@study.command()
+def plot(
+    folders: Folders,
+    baseline: Baseline = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .png, .svg or .pdf; FOLDER/differences.png by default.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Above the picture; the study's name by default.")] = None,
+) -> None:
+    """Draw the differences from the baseline: each seed, means, two standard errors."""
+    from cacseg.engine.files import write_file
+    from cacseg.study.plots import difference_picture
+    from cacseg.study.results import read_records
+    from cacseg.study.summary import baseline_of, summarise
+
+    path = output or folders[0] / "differences.png"
+    records = read_records(folders)
+    base = baseline_of(records, baseline)
+    names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))
+    picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lstrip("."))
+    write_file(path, picture)
+    say(str(path))
 
 
 def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool) -> None:
@@ -186,9 +254,13 @@ def _words(message: Any) -> str:
     if isinstance(message, Failed):
         return f"FAILED ({message.error})"
     record: Mapping[str, Any] = message.record
-    scores = "  ".join(f"{name} {values['miou']:.2f}" for name, values in record["answers"].items())
+    scores = "  ".join(f"{name} {_number(values['miou'])}" for name, values in record["answers"].items())
     diverged = "DIVERGED  " if record["status"] == "diverged" else ""
     return f"{diverged}{scores}  ({record['seconds_training']:.0f} + {record['seconds_evaluation']:.0f} s)"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 @contextmanager
