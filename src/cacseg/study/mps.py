@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 
@@ -20,13 +21,17 @@ def mps_service() -> Iterator[dict[str, str]]:
     """The environment for processes that shall share the GPU; the service lives as long as the block."""
     if shutil.which(CONTROL) is None:
         raise FileNotFoundError(f"--mps needs {CONTROL}, which is not on the PATH. Leave --mps out.")
-    with tempfile.TemporaryDirectory(prefix="cacseg-mps-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cacseg-mps-", ignore_cleanup_errors=True) as folder:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         everything = {**os.environ, **environment}
-        started = subprocess.run([CONTROL, "-d"], env=everything, capture_output=True, text=True, timeout=30)
+        words = Path(folder, "start.log")
+        with words.open("wb") as log:  # a file: of a pipe that the service keeps open nobody would see the end
+            started = subprocess.run(
+                [CONTROL, "-d"], env=everything, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=30
+            )
         if started.returncode != 0:
-            words = " ".join((started.stderr or started.stdout).split())
-            raise OSError(f"{CONTROL} could not be started ({words}). Leave --mps out.")
+            said = " ".join(words.read_text(errors="replace").split())
+            raise OSError(f"{CONTROL} could not be started ({said}). Leave --mps out.")
         try:
             yield environment
         finally:
