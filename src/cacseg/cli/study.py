@@ -208,6 +208,7 @@ class _Display:
         self.jobs, self.done, self.steps = len(jobs), 0, 0
         self.total = sum(job.steps for job in jobs)
         self.begun: dict[str, int] = {}
+        self.warned: set[str] = set()
         self.start = time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -243,8 +244,19 @@ class _Display:
             rate = self.steps / (time.monotonic() - self.start)
             line = f"{self.done:4d}/{self.jobs} {job.id}  {_words(message)}, {rate:.0f} steps/s in all"
             messages.print(line, soft_wrap=True, highlight=False, markup=False)
+            self._warn(message)
         rate = self.steps / (time.monotonic() - self.start)
         self.bar.update(self.task, completed=self.steps, description=f"{self.done}/{self.jobs} jobs", rate=rate)
+
+    def _warn(self, message: Message) -> None:
+        """What a job was warned of, once in a study."""
+        from cacseg.study.pool import Finished
+
+        if isinstance(message, Finished):
+            for text in message.record["warnings"]:
+                if text not in self.warned:
+                    self.warned.add(text)
+                    note(f"warning: {text}")
 
 
 def _words(message: Any) -> str:

@@ -68,8 +68,8 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         torch.cuda.reset_peak_memory_stats(device)
     torch.set_float32_matmul_precision("high" if config.training.precision == "tf32" else "highest")
     seed_all(config.training.seed)
-    with warnings.catch_warnings():  # that the head of an image classifier has no place: once a job is too often
-        warnings.filterwarnings("ignore", message=".*have no place in")
+    with warnings.catch_warnings(record=True) as caught:  # of weights that are not quite what they should be
+        warnings.simplefilter("always")
         model = make_model(config.model, data.source, lambda text: None).to(device)
     start = time.perf_counter()
     torch.backends.cudnn.benchmark = True  # one size in all of training; scoring has many
@@ -92,6 +92,7 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         "seconds_training": round(seconds_training, 2),
         "seconds_evaluation": round(seconds_evaluation, 2),
         "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if device.type == "cuda" else None,
+        "warnings": [str(one.message) for one in caught],
         "versions": {"cacseg": __version__, "torch": torch.__version__, "device": device_name(device)},
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
