@@ -436,3 +436,134 @@ def test_pickling():
 
     classifier, (features, _) = make(), draw()
     assert torch.equal(pickle.loads(pickle.dumps(classifier))(features), classifier(features))
+
+
+RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
+
+
+def gradients(classifier, which, features, labels):
+    """Of features, weight and bias, for the sum of squares of some of the logits."""
+    features = features.clone().requires_grad_()
+    outputs = classifier(features, labels)
+    parameters = [features, classifier.weight, classifier.bias]
+    found = torch.autograd.grad(getattr(outputs, which).square().sum(), parameters, allow_unused=True)
+    return [torch.zeros_like(one) if grad is None else grad for grad, one in zip(found, parameters, strict=True)]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+@pytest.mark.parametrize("which", ["context", "oracle"])
+def test_a_share_of_the_gradient_reaches_the_features(which, share):
+    features, labels = draw()
+    detached = dict(detach_plain=True, detach_weight=True)
+    whole = gradients(make(**detached), which, features, labels)
+    part = gradients(make(**detached, feature_gradient=share), which, features, labels)
+    torch.testing.assert_close(part[0], share * whole[0])
+    assert whole[0].abs().sum() > 0
+    assert whole[1].abs().sum() == whole[2].abs().sum() == 0  # the plain classifier learns from the plain loss alone
+    soft, hard = (gradients(make(**given), "plain", features, labels) for given in (detached, {}))
+    assert all(map(torch.equal, soft, hard))
+
+
+def test_the_oracle_may_have_a_share_of_its_own():
+    features, labels = draw()
+    context, oracle = (
+        gradients(make(detach_plain=True, feature_gradient=0.5, oracle_gradient=0.0), which, features, labels)[0]
+        for which in ("context", "oracle")
+    )
+    assert context.abs().sum() > 0
+    assert oracle.abs().sum() == 0
+
+
+def test_from_zero_the_context_classifier_starts_as_the_plain_one():
+    features, labels = draw()
+    classifier = make(
+        **RESIDUAL, zero_start=True, context_similarity="dot", context_bias=True, reads=("share", "scene", "place")
+    )
+    with torch.no_grad():
+        classifier.bias.copy_(torch.randn(N))
+    outputs = classifier(features, labels)
+    torch.testing.assert_close(outputs.context, outputs.plain)
+    torch.testing.assert_close(outputs.oracle, outputs.plain)
+    torch.testing.assert_close(classifier(features), outputs.plain)
+    outputs.context.square().sum().backward()
+    assert classifier.context_projector[2].weight.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="zero_start needs designs that add the weight"):
+        make(zero_start=True)
+
+
+def test_reading_shares_gives_each_class_a_bias_of_the_image():
+    features, labels = draw()
+    classifier = make(reads=["share"])
+    assert [classifier.context_projector[i].weight.shape for i in (0, 2)] == [(D // 2, 2 * D + 1), (D + 1, D // 2)]
+    before = classifier(features, labels)
+    with torch.no_grad():
+        classifier.context_projector[2].bias[-1] = 3.0
+        classifier.oracle_projector[2].bias[-1] = -2.0
+    after = classifier(features, labels)
+    torch.testing.assert_close(after.context, before.context + 3.0)
+    torch.testing.assert_close(after.oracle, before.oracle - 2.0)
+    with pytest.raises(ValueError, match="dense batches"):
+        classifier(features.flatten(2).movedim(1, 2).flatten(0, 1), offsets=torch.tensor([0, 24, 48]))
+    with pytest.raises(ValueError, match="designs with a projector"):
+        make(reads=["share"], oracle_design="prototype")
+
+
+def test_shares_of_classes():
+    """0 for a class that is not there, 1 for the whole image, between them by the logarithm."""
+    labels = torch.tensor([[0, 0, 0, 1], [2, 2, 2, 2], [-1, -1, -1, -1]])
+    found = functional.oracle_shares(labels, 4, ignore_index=-1)
+    expected = [1 - torch.log(torch.tensor(part)) / torch.log(torch.tensor(1e-4)) for part in (0.75, 0.25)]
+    torch.testing.assert_close(found[0], torch.stack([*expected, torch.zeros(()), torch.zeros(())]))
+    assert found[1:].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+    logits = torch.where(functional.class_masks(labels[:2], 4, -1) > 0, 50.0, 0.0)
+    torch.testing.assert_close(functional.context_shares(logits), found[:2])
+
+
+def test_a_learnable_scale_starts_at_the_scale():
+    features, labels = draw()
+    classifier = make(learnable_scale=True)
+    torch.testing.assert_close(classifier(features, labels).context, make()(features, labels).context)
+    classifier(features, labels).oracle.sum().backward()
+    assert classifier.scale_factor.grad is not None
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_answer(packed):
+    features, _ = draw()
+    offsets = None
+    if packed:
+        features, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
+    plain, context = make().both_logits(features, offsets)
+    assert torch.equal(make()(features, offsets=offsets), context)
+    assert torch.equal(make(answer="plain")(features, offsets=offsets), plain)
+    mean = make(answer="mean")(features, offsets=offsets)
+    torch.testing.assert_close(mean.softmax(1), (plain.softmax(1) + context.softmax(1)) / 2)
+    with pytest.raises(ValueError, match="answer must be one of"):
+        make(answer="both")
+
+
+@pytest.mark.parametrize("scope", ["image", "batch"])
+def test_what_projectors_read_has_gradients_and_is_of_each_image(scope):
+    features, labels = draw()
+    classifier = make(reads=("place", "scene"), oracle_scope=scope)
+    assert classifier.reads == ("scene", "place")
+    assert classifier.context_projector[0].weight.shape[1] == 2 * D + D + 8
+    with torch.no_grad():
+        for projector in (classifier.context_projector, classifier.oracle_projector):
+            projector[2].weight[D:].normal_()
+    outputs = classifier(features, labels)
+    torch.testing.assert_close(classifier(features[1:]), outputs.context[1:])
+    outputs.context.sum().backward(retain_graph=True)
+    outputs.oracle.sum().backward()
+    for name, parameter in classifier.named_parameters():
+        if "projector" in name:
+            assert parameter.grad.abs().sum() > 0, name
+    with pytest.raises(ValueError, match="reads must be one of"):
+        make(reads=["weather"])
+
+
+def test_place_codes_know_where_a_pixel_is():
+    codes = functional.place_codes(torch.zeros(1, 1, 6, 8))
+    assert codes.shape == (8, 6, 8)
+    assert len({tuple(code.tolist()) for code in codes.flatten(1).T}) == 48
+    torch.testing.assert_close(codes[0, :, 0], ((torch.arange(6) + 0.5) / 6 * torch.pi).sin())

@@ -89,12 +89,13 @@ def speed_tables():
         step.append(
             title + " | ".join(times(entry["rows"], name) for name in names) + (" |" if "looped" in names else " | |")
         )
-    infer = []
+    infer, modes = [], {"eager": "eager", "graph": "CUDA graph", "compile": "compiled"}
     for entry in recorded("h200_infer"):
         rows = entry["rows"]
         speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"
-        ratios = " | ".join(times(rows, name) for name in ("context", "looped"))
-        infer.append(f"| {entry['size']} | {speed} | {times(rows, 'plain')} | {ratios} |")
+        ratios = [times(rows, name) for name in ("context", "looped") if name in rows]
+        cells = f"{speed} | {times(rows, 'plain')} | {' | '.join(ratios)} |"
+        infer.append(f"| {entry['size']}, {modes[entry['mode']]} | {cells}{'' if 'looped' in rows else ' |'}")
     return {"loss": loss, "step": step, "infer": infer}
 
 

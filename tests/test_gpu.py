@@ -1,9 +1,11 @@
 """What only a CUDA device can show. Run with `make gpu`."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch import nn
 
 import cacseg
 
@@ -41,6 +43,7 @@ def step(classifier, loss, features, labels):
 @pytest.mark.parametrize("preset", ["released", "paper"])
 @pytest.mark.parametrize("precision", ["highest", "high"])
 def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
+    """In float32 whatever the user allows for the model's own products."""
     classifier, loss, (features, labels) = make(preset), cacseg.ContextLoss(preset), draw()
     truth, true_gradients = step(copy.deepcopy(classifier).double(), loss, features.double(), labels)
     torch.set_float32_matmul_precision(precision)
@@ -49,11 +52,10 @@ def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
         assert torch.get_float32_matmul_precision() == precision
     finally:
         torch.set_float32_matmul_precision("highest")
-    tolerance = 2e-5 if precision == "highest" else 5e-3
     for name, value in truth.items():
-        assert losses[name].item() == pytest.approx(value.item(), rel=tolerance)
+        assert losses[name].item() == pytest.approx(value.item(), rel=2e-5)
     for ours, theirs in zip(gradients, true_gradients, strict=True):
-        assert (ours.cpu().double() - theirs).norm() <= 5 * tolerance * theirs.norm()
+        assert (ours.cpu().double() - theirs).norm() <= 1e-4 * theirs.norm()
 
 
 @pytest.mark.parametrize("preset", ["released", "paper"])
@@ -62,6 +64,7 @@ def test_nothing_synchronises_with_the_host(preset):
     features, labels = (tensor.cuda() for tensor in draw())
     rows = features.flatten(2).transpose(1, 2).flatten(0, 1).contiguous()
     row_labels, offsets = labels[:, ::4, ::4].flatten(), torch.tensor([0, 100, 768]).cuda()
+    step(classifier, loss, features, labels)  # where labels of this size are read is worked out once
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -136,3 +139,36 @@ def test_a_map_of_more_than_two_to_the_31_scores():
     parts = [cacseg.upsampled_cross_entropy(logits[i : i + 1].detach(), labels[i : i + 1]) for i in range(2)]
     torch.testing.assert_close(whole, torch.stack(parts).mean())
     assert logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_converted_head_computes_what_it_computes_on_the_cpu(kernel):
+    """3x3: over patches that are never made."""
+    torch.manual_seed(0)
+    head = nn.Conv2d(16, N, kernel, padding=kernel // 2)
+    model = cacseg.convert(nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), head), seam="2")
+    images, labels = torch.randn(4, 8, 24, 32), torch.randint(0, N, (4, 24, 32))
+    labels[:, :4] = 255
+
+    def terms_and_gradients(model, images, labels):
+        model.zero_grad()
+        losses = model.loss(images, labels)
+        losses["total"].backward()
+        return losses, [value.grad for value in model.parameters()]
+
+    truth, true_gradients = terms_and_gradients(copy.deepcopy(model).double(), images.double(), labels)
+    model, images, labels = model.cuda(), images.cuda(), labels.cuda()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        losses, gradients = terms_and_gradients(model, images, labels)
+        serial = [model.loss(one[None], label[None])["total"].item() for one, label in zip(images, labels, strict=True)]
+        with ThreadPoolExecutor(4) as threads:
+            at_once = threads.map(lambda i: model.loss(images[i : i + 1], labels[i : i + 1])["total"].item(), range(4))
+            assert list(at_once) == pytest.approx(serial, rel=1e-5)
+    for name, value in truth.items():
+        assert losses[name].item() == pytest.approx(value.item(), rel=5e-5)
+    for ours, theirs in zip(gradients, true_gradients, strict=True):
+        assert (ours.cpu().double() - theirs).norm() <= 2e-4 * theirs.norm()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        low, gradients = terms_and_gradients(model, images, labels)
+    assert low["total"].item() == pytest.approx(truth["total"].item(), rel=0.05)
+    assert all(gradient.isfinite().all() for gradient in gradients)

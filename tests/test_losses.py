@@ -237,3 +237,21 @@ def test_wrong_input_is_refused():
     wrong[0, 0, 0] = 99
     with pytest.raises(ValueError, match=r"in \[0, 5\) or the ignore index 255; got the values 99 in 1 of 768"):
         loss(outputs, wrong)
+
+
+def test_warm_up_lets_the_other_terms_in_over_the_first_steps():
+    features, labels = draw()
+    outputs = make()(features, labels)
+    truth = cacseg.ContextLoss()(outputs, labels)
+    criterion = cacseg.ContextLoss(warmup_steps=2)
+    others = truth["total"] - truth["plain"]
+    for share in (0.0, 0.5, 1.0, 1.0):
+        losses = criterion(outputs, labels)
+        torch.testing.assert_close(losses["total"], truth["plain"] + share * others, check_dtype=False)
+        torch.testing.assert_close(losses["context"], truth["context"])
+    assert criterion.state_dict().keys() == {"steps_taken"}  # a resumed run goes on where it was
+    fresh = cacseg.ContextLoss(warmup_steps=2).eval()
+    for _ in range(2):
+        torch.testing.assert_close(fresh(outputs, labels)["total"], truth["plain"], check_dtype=False)
+    with pytest.raises(ValueError, match="warmup_steps must not be negative"):
+        cacseg.ContextLoss(warmup_steps=-1)

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cacseg import ops
+from cacseg import functional, ops
 from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
+from cacseg.designs import DESIGNS, FACTS, PLACE_CODES, Design, DesignName, Fact, make_projector
 from cacseg.functional._precision import no_autocast
-from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.functional.prototypes import SCOPES, Scope, pixel_shares
 from cacseg.presets import PresetName, fill, get_preset
 
 Similarity = Literal["dot", "cosine"]
 SIMILARITIES = ("dot", "cosine")
-
-DesignName = Literal[
-    "project_concat",
-    "prototype",
-    "sum",
-    "project",
-    "project_sum",
-    "project_concat_residual",
-    "weight",
-    "none",
-]
-
-
-class Design(NamedTuple):
-    """How the prototypes P of an image and the fixed weight C become its classifier A."""
-
-    formula: str
-    joined: Literal["", "sum", "concat"] = ""  # how C joins P before the projector
-    projected: bool = False
-    residual: bool = False  # C is added once more at the end
-
-
-DESIGNS: dict[str, Design] = {
-    "project_concat": Design("A = theta([P, C])", joined="concat", projected=True),  # the paper's choice
-    "prototype": Design("A = P"),
-    "sum": Design("A = P + C", joined="sum"),
-    "project": Design("A = theta(P)", projected=True),
-    "project_sum": Design("A = theta(P + C)", joined="sum", projected=True),
-    "project_concat_residual": Design("A = theta([P, C]) + C", joined="concat", projected=True, residual=True),
-    "weight": Design("A = C, seen through the similarity of the context branch"),
-    "none": Design("no such branch"),
-}
+Answer = Literal["context", "plain", "mean"]
+ANSWERS = ("context", "plain", "mean")
 
 
 class ContextLogits(NamedTuple):
@@ -61,18 +33,19 @@ class ContextLogits(NamedTuple):
     ignore_index: int = 255  # of the full labels
 
 
-def make_projector(design: Design, channels: int) -> nn.Sequential | None:
-    """theta: two linear layers with a ReLU between them, the first without bias; None where A needs none."""
-    if not design.projected:
-        return None
-    inputs, hidden = (2 * channels if design.joined == "concat" else channels), channels // 2
-    return nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, channels))
+class Head(NamedTuple):
+    """The classifier of each image."""
+
+    rows: Float[Tensor, "#images n d"]
+    bias: Float[Tensor, "#images n"] | Float[Tensor, " n"] | None = None
+    place: Float[Tensor, "images n c"] | None = None  # of a bias that differs from pixel to pixel
 
 
 class ContextAwareClassifier(nn.Module):
     """Stands where ``nn.Conv2d(in_channels, num_classes, 1)`` stood, and adapts to each image.
 
-    `classifier(features)` returns the context logits (Eq. 6); only what inference needs is computed.
+    `classifier(features)` returns the context logits (Eq. 6), or another `answer`; only what inference needs is
+    computed.
     `classifier(features, labels)` returns `ContextLogits` for `ContextLoss`; the labels may have any resolution.
     `classifier.oracle_logits(features, labels)` returns the paper's upper bound, from ground truth.
     `classifier.plain_logits(features)` returns what the convolution returned.
@@ -97,6 +70,15 @@ class ContextAwareClassifier(nn.Module):
         confidence_threshold: pixels whose largest plain probability is below it stay out of the context
             prototypes.
         detach_plain: no gradient from the context prototypes into the plain logits.
+        detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias.
+        feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
+        oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
+        zero_start: projectors start by giving 0, so that with a residual design A starts as C.
+        reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
+            the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
+        context_bias: the plain bias joins the context and the oracle logits too.
+        learnable_scale: the factor of the context and oracle logits learns, starting from `scale`.
+        answer: what `classifier(features)` returns: "context", "plain", or the "mean" of both probabilities.
         ignore_index: the label that takes no part.
     """
 
@@ -104,6 +86,7 @@ class ContextAwareClassifier(nn.Module):
     bias: nn.Parameter | None
     context_projector: nn.Sequential | None
     oracle_projector: nn.Sequential | None
+    scale_factor: nn.Parameter | None
 
     def __init__(
         self,
@@ -122,6 +105,14 @@ class ContextAwareClassifier(nn.Module):
         frozen_oracle: bool = False,
         confidence_threshold: float = 0.0,
         detach_plain: bool = False,
+        detach_weight: bool = False,
+        feature_gradient: float = 1.0,
+        oracle_gradient: float | None = None,
+        zero_start: bool = False,
+        reads: Sequence[Fact] = (),
+        context_bias: bool = False,
+        learnable_scale: bool = False,
+        answer: Answer = "context",
         ignore_index: int = 255,
     ) -> None:
         super().__init__()
@@ -144,6 +135,23 @@ class ContextAwareClassifier(nn.Module):
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("context_design", context_design, tuple(DESIGNS))
         check_choice("oracle_design", oracle_design, tuple(DESIGNS))
+        check_choice("answer", answer, ANSWERS)
+        oracle_gradient = feature_gradient if oracle_gradient is None else oracle_gradient
+        for name, share in (("feature_gradient", feature_gradient), ("oracle_gradient", oracle_gradient)):
+            if not 0.0 <= share <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1]; got {share}.")
+        designs = [DESIGNS[design] for design in (context_design, oracle_design)]
+        if zero_start and not all(design.residual for design in designs if design.projected):
+            raise ValueError(
+                "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
+                f"'project_concat_residual' for both; got {context_design!r} and {oracle_design!r}."
+            )
+        for fact in reads:
+            check_choice("reads", fact, FACTS)
+        if reads and not all(design.projected for design in designs if design is not DESIGNS["none"]):
+            raise ValueError(f"reads needs designs with a projector; got {context_design!r} and {oracle_design!r}.")
+        if context_bias and not bias:
+            raise ValueError("context_bias needs a bias; got bias=False. Pass bias=True.")
         if plain_similarity == "cosine" and bias:
             raise ValueError("plain_similarity='cosine' has no bias; got bias=True. Pass bias=False.")
         self.in_channels = in_channels
@@ -158,13 +166,26 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_design = oracle_design
         self.confidence_threshold = confidence_threshold
         self.detach_plain = detach_plain
+        self.detach_weight = detach_weight
+        self.feature_gradient = feature_gradient
+        self.oracle_gradient = oracle_gradient
+        self.reads = tuple(fact for fact in FACTS if fact in reads)
+        self.context_bias = context_bias
+        self.answer = answer
         self.ignore_index = ignore_index
 
         convolution = nn.Conv2d(in_channels, num_classes, 1, bias=bias)  # for its initial values
         self.weight = nn.Parameter(convolution.weight.detach())
         self.bias = nn.Parameter(convolution.bias.detach()) if convolution.bias is not None else None
-        self.context_projector = make_projector(DESIGNS[context_design], in_channels)
-        self.oracle_projector = make_projector(DESIGNS[oracle_design], in_channels)
+        sizes = {"share": 1, "scene": in_channels, "place": 2 * PLACE_CODES}
+        extra = {
+            "inputs": sum(sizes[fact] for fact in self.reads),
+            "outputs": (1 if reads else 0) + (sizes["place"] if "place" in reads else 0),
+        }
+        self.context_projector, self.oracle_projector = (
+            make_projector(design, in_channels, zero_start=zero_start, **extra) for design in designs
+        )
+        self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         if frozen_oracle and self.oracle_projector is not None:
             self.oracle_projector.requires_grad_(False)
 
@@ -212,28 +233,39 @@ class ContextAwareClassifier(nn.Module):
         labels: Int[Tensor, "b *full"] | None = None,
         offsets: Int[Tensor, " b_plus_1"] | None = None,
     ) -> Tensor | ContextLogits:
-        """The context logits, or with labels all that the losses need."""
+        """The answer, or with labels all that the losses need."""
+        if labels is None:
+            return self._answer(features, offsets)
         self._check(features, labels, offsets)
-        if labels is not None:
-            labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
+        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
-            plain, context, oracle = at_once
-            return context if labels is None else ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
+            return ContextLogits(at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index)
         plain = self._plain(features)
-        context_rows = self._context_rows(features, plain, offsets)
-        if labels is None:
-            return plain if context_rows is None else self._similarity(features, context_rows, offsets)
-        oracle_rows = None
+        own = self._context_head(features, plain, offsets)
+        oracle_head = None
         if self.oracle_design != "none":
-            oracle_rows = self._oracle_rows(features, labels, offsets, self.oracle_scope)
-        own, oracle = self._similarities(features, context_rows, oracle_rows, offsets)
-        return ContextLogits(plain if own is None else own, plain, oracle, labels, offsets, self.ignore_index)
+            oracle_head = self._oracle_head(features, labels, offsets, self.oracle_scope)
+        context, oracle = self._similarities(features, own, oracle_head, offsets)
+        context = plain if context is None else context
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
         check_features(features, self.in_channels, packed=features.ndim == 2)
         return self._plain(features)
+
+    def both_logits(
+        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
+        """p, and p_p of Eq. (6), whatever the answer is; without a context branch the plain logits twice."""
+        self._check(features, None, offsets)
+        at_once = self._at_once(features, None) if offsets is None else None
+        if at_once is not None:
+            return at_once[:2]
+        plain = self._plain(features)
+        head = self._context_head(features, plain, offsets)
+        return plain, plain if head is None else self._similarity(features, head, offsets)
 
     def oracle_logits(
         self,
@@ -250,7 +282,8 @@ class ContextAwareClassifier(nn.Module):
         if self.oracle_design == "none":
             raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
         labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
-        return self._similarity(features, self._oracle_rows(features, labels, offsets, scope), offsets)
+        head = self._oracle_head(features, labels, offsets, scope)
+        return self._similarity(features, head, offsets)
 
     def drop_oracle(self) -> ContextAwareClassifier:
         """Removes the oracle branch in place, before an export: only training reads it. Returns the classifier."""
@@ -266,8 +299,16 @@ class ContextAwareClassifier(nn.Module):
         check_features(features, self.in_channels, packed=offsets is not None)
         if offsets is not None:
             check_offsets(offsets, features)
+            if self.reads:
+                raise ValueError(f"reads is for dense batches; got a packed one, and reads={self.reads}.")
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
+
+    def _answer(self, features: Tensor, offsets: Tensor | None) -> Tensor:
+        if self.answer == "plain":
+            return self.plain_logits(features)
+        plain, context = self.both_logits(features, offsets)
+        return context if self.answer == "context" else functional.mean_logits(plain, context).to(context.dtype)
 
     def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """All logits from one operation, for the paper's design where a kernel can run; else None."""
@@ -276,7 +317,8 @@ class ContextAwareClassifier(nn.Module):
             and self.context_design == "project_concat"
             and self.oracle_design in (("project_concat", "none") if labels is not None else DESIGNS)
             and self.confidence_threshold == 0.0
-            and not self.detach_plain
+            and not self._goes_beyond
+            and self.oracle_gradient == self.feature_gradient
         )
         if not usual:
             return None
@@ -292,6 +334,9 @@ class ContextAwareClassifier(nn.Module):
             scale=self.scale,
             over_batch=self.oracle_scope == "batch",
             dropout=self.dropout if self.training else 0.0,
+            feature_gradient=self.feature_gradient,
+            detach_plain=self.detach_plain,
+            detach_weight=self.detach_weight,
         )
 
     def _plain(self, features: Tensor) -> Tensor:
@@ -304,23 +349,37 @@ class ContextAwareClassifier(nn.Module):
             return ops.cosine_logits(features[..., None], weight[None], self.scale)[..., 0]
         return ops.cosine_logits(features, weight[None], self.scale)
 
-    def _context_rows(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Tensor | None:
+    @property
+    def _softens(self) -> bool:
+        """Whether less than the whole gradient of the context branches reaches what they share with the plain one."""
+        return self.detach_weight or self.feature_gradient < 1.0 or self.oracle_gradient < 1.0
+
+    @property
+    def _goes_beyond(self) -> bool:
+        """Whether the context classifier has more parts than the paper's."""
+        return bool(self.reads) or self.context_bias or self.scale_factor is not None
+
+    def _context_head(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Head | None:
         """A_p of Eq. (5), one classifier for each image; None without a context branch."""
         if self.context_design == "none":
             return None
-        prototypes = None
+        if self.detach_plain:
+            plain = plain.detach()
+        features = functional.scale_gradient(features, self.feature_gradient)
+        prototypes = facts = None
         if self.context_design != "weight":
             prototypes = ops.context_prototypes(
-                features,
-                plain.detach() if self.detach_plain else plain,
-                confidence_threshold=self.confidence_threshold,
-                offsets=offsets,
+                features, plain, confidence_threshold=self.confidence_threshold, offsets=offsets
             )
-        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes)
+        if self.reads:
+            shares = functional.context_shares(plain) if "share" in self.reads else None
+            facts = self._facts(features, pixel_shares(plain) if "place" in self.reads else None, shares)
+        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes, facts)
 
-    def _oracle_rows(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Tensor:
+    def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
         """A_y of Eq. (2), one classifier for each image or for the batch."""
-        prototypes = None
+        features = functional.scale_gradient(features, self.oracle_gradient)
+        prototypes = facts = None
         if self.oracle_design != "weight":
             prototypes = ops.oracle_prototypes(
                 features,
@@ -330,13 +389,37 @@ class ContextAwareClassifier(nn.Module):
                 ignore_index=-1,
                 offsets=offsets,
             )
-        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes)
+        if self.reads:
+            masks = functional.class_masks(labels, self.num_classes, -1)
+            masks = masks / masks.flatten(2).sum(-1).clamp_min(1.0).view(*masks.shape[:2], *[1] * (masks.ndim - 2))
+            shares = functional.oracle_shares(labels, self.num_classes, ignore_index=-1)
+            facts = self._facts(features, masks, shares)
+        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes, facts)
 
-    def _generate(self, design: Design, project: nn.Module | None, prototypes: Tensor | None) -> Tensor:
+    def _facts(self, features: Tensor, pixels: Tensor | None, shares: Tensor | None) -> Tensor:
+        """What `reads` names, [b, n, *]; `pixels` are the parts of each class's mean, `shares` of the image."""
+        found = []
+        with no_autocast(features):
+            if shares is not None and "share" in self.reads:
+                found.append(shares[..., None])
+            if "scene" in self.reads:
+                scene = features.flatten(2).mean(dim=-1, dtype=torch.float32)
+                found.append(scene[:, None].expand(-1, self.num_classes, -1))
+            if pixels is not None and "place" in self.reads:
+                codes = functional.place_codes(features, PLACE_CODES).flatten(1)
+                found.append(pixels.flatten(2).float() @ codes.T)
+        return torch.cat(found, dim=-1)
+
+    def _generate(
+        self, design: Design, project: nn.Module | None, prototypes: Tensor | None, facts: Tensor | None = None
+    ) -> Head:
         """A of Eqs. (2) and (5), [1 or b, n, d]. In float32 under autocast: n rows cost nothing."""
-        weight = self.weight.flatten(1)[None]
+        weight: Tensor = self.weight.flatten(1)[None]
+        bias: Tensor | None = self.bias if self.context_bias else None
+        if self.detach_weight:
+            weight, bias = weight.detach(), None if bias is None else bias.detach()
         if prototypes is None:
-            return weight
+            return Head(weight, bias)
         with no_autocast(weight):
             rows = prototypes.to(weight.dtype)
             weight = weight.expand_as(rows)
@@ -344,25 +427,53 @@ class ContextAwareClassifier(nn.Module):
                 rows = rows + weight
             elif design.joined == "concat":
                 rows = torch.cat([rows, weight], dim=-1)
+            if facts is not None:
+                images = facts.shape[0]  # the prototypes may be those of the whole batch
+                weight = weight.expand(images, -1, -1)
+                rows = torch.cat([rows.expand(images, -1, -1), facts.to(rows.dtype)], dim=-1)
             if project is not None:
                 rows = project(rows)
-            return rows + weight if design.residual else rows
+            place = None
+            if facts is not None:
+                rows, own, place = rows.split([self.in_channels, 1, rows.shape[-1] - self.in_channels - 1], dim=-1)
+                bias = own[..., 0] if bias is None else bias + own[..., 0]
+            return Head(rows + weight if design.residual else rows, bias, place)
 
-    def _similarity(self, features: Tensor, rows: Tensor, offsets: Tensor | None) -> Tensor:
+    def _similarity(self, features: Tensor, head: Head, offsets: Tensor | None) -> Tensor:
         if self.context_similarity == "dot":
-            return ops.dot_logits(features, rows, offsets=offsets)
-        return ops.cosine_logits(features, rows, self.scale, offsets=offsets)
+            return self._finish(ops.dot_logits(features, head.rows, offsets=offsets), head)
+        return self._finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head)
+
+    def _finish(self, scores: Tensor, head: Head) -> Tensor:
+        """What goes beyond the paper's cosines."""
+        if self.scale_factor is not None:
+            scores = scores * self.scale_factor.to(scores.dtype)
+        if head.bias is not None:
+            scores = scores + head.bias.to(scores.dtype).view(*head.bias.shape, *[1] * (scores.ndim - 2))
+        if head.place is not None and head.place.shape[-1] > 0:
+            codes = functional.place_codes(scores, PLACE_CODES).to(scores.dtype).flatten(1)
+            scores = scores + (head.place.to(scores.dtype) @ codes).view(scores.shape)
+        return scores
 
     def _similarities(
-        self, features: Tensor, context_rows: Tensor | None, oracle_rows: Tensor | None, offsets: Tensor | None
+        self, features: Tensor, own: Head | None, oracle: Head | None, offsets: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Both logits together where they can share work."""
-        if context_rows is not None and oracle_rows is not None and self.context_similarity == "cosine":
-            return ops.cosine_logits_of_both(features, context_rows, oracle_rows, self.scale, offsets=offsets)
-        context, oracle = (
-            None if rows is None else self._similarity(features, rows, offsets) for rows in (context_rows, oracle_rows)
+        if (
+            own is not None
+            and oracle is not None
+            and self.context_similarity == "cosine"
+            and self.feature_gradient == self.oracle_gradient
+        ):
+            seen = functional.scale_gradient(features, self.feature_gradient)
+            scores = ops.cosine_logits_of_both(seen, own.rows, oracle.rows, self.scale, offsets=offsets)
+            return self._finish(scores[0], own), self._finish(scores[1], oracle)
+        pairs = ((own, self.feature_gradient), (oracle, self.oracle_gradient))
+        context, of_oracle = (
+            None if head is None else self._similarity(functional.scale_gradient(features, share), head, offsets)
+            for head, share in pairs
         )
-        return context, oracle
+        return context, of_oracle
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Takes the state dict of the convolution alone, also of a linear layer, a 1-D or a 3-D one.

@@ -46,9 +46,12 @@ class ContextLoss(nn.Module):
         ignore_index: the label that takes no part; the same as the classifier's.
         class_weights: a weight for each class in the three cross-entropies.
         label_smoothing: in the three cross-entropies.
+        warmup_steps: the weights of the context, the oracle and the distillation term rise from 0 over so many
+            training steps.
     """
 
     class_weights: Tensor | None
+    steps_taken: Tensor | None
 
     def __init__(
         self,
@@ -69,8 +72,11 @@ class ContextLoss(nn.Module):
         ignore_index: int = 255,
         class_weights: Sequence[float] | Tensor | None = None,
         label_smoothing: float = 0.0,
+        warmup_steps: int = 0,
     ) -> None:
         super().__init__()
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps must not be negative; got {warmup_steps}.")
         filled = get_preset(preset)
         self.weights = {
             "plain": plain_weight,
@@ -107,6 +113,8 @@ class ContextLoss(nn.Module):
             if not class_weights.is_meta and not (class_weights.isfinite() & (class_weights >= 0)).all():
                 raise ValueError(f"class_weights must be finite and not negative; got {class_weights.tolist()}.")
         self.register_buffer("class_weights", class_weights, persistent=False)
+        self.warmup_steps = warmup_steps
+        self.register_buffer("steps_taken", torch.zeros(()) if warmup_steps > 0 else None)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
         """The terms "plain", "context", "oracle", "distillation", and "total"."""
@@ -120,6 +128,11 @@ class ContextLoss(nn.Module):
                 zero = outputs.plain.new_zeros((), dtype=torch.float32) if zero is None else zero
                 losses[name] = zero
         terms = [_times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0]
+        if self.steps_taken is not None and self.weights["plain"] > 0.0:
+            share = (self.steps_taken / self.warmup_steps).clamp(max=1.0)
+            terms = [terms[0], *(share * term for term in terms[1:])]
+            if self.training and torch.is_grad_enabled():
+                self.steps_taken += 1.0
         total = torch.stack(terms).sum() if terms else losses["plain"]
         return {**{name: losses[name] for name in self.weights}, "total": total}
 

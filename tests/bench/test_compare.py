@@ -29,14 +29,15 @@ def test_rows_are_compared_with_the_first():
     rows = compare(
         {"first": lambda: small @ small, "second": lambda: large @ large},
         CPU,
-        rounds=3,
+        rounds=5,
         warm_up=1,
         progress=seen.append,
     )
-    assert seen == [1, 2, 3, 4]
+    assert seen == [1, 2, 3, 4, 5, 6]
     assert rows["first"].time_ratio == rows["first"].memory_ratio == 1.0
     second = rows["second"]
-    assert 1.0 < second.time_ratio_least <= second.time_ratio <= second.time_ratio_most
+    assert second.time_ratio_least <= second.time_ratio <= second.time_ratio_most
+    assert second.time_ratio > 1.0  # not the least: on a busy core one round of the small product may wait
     assert second.memory_mib == pytest.approx(768 * 768 * 4 / 2**20, rel=0.01)
     described = record(rows, CPU, batch=2)
     assert described["batch"] == 2

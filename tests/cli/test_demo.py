@@ -20,7 +20,7 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     assert "3 scenes never trained on, 2 steps, seed 5" in done.out
     folder = tmp_path / "runs/demo"
     found = {}
-    for kind, answers in (("plain", ["plain"]), ("context", ["plain", "context", "oracle"])):
+    for kind, answers in (("plain", ["plain"]), ("context", ["plain", "context", "mean", "oracle"])):
         model = cacseg.load(folder / kind / "last.safetensors")
         assert model.arguments["classifier"] == kind
         rows = list(csv.DictReader((folder / kind / "eval/classes.csv").read_text().splitlines()))

@@ -44,7 +44,7 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert done.code == 0, done.err
     for word in ("grass", "mIoU", "plain", "context", "oracle", "3 images"):
         assert word in done.out
-    answers = ("plain", "context", "oracle")
+    answers = ("plain", "context", "mean", "oracle")
     assert sorted(path.name for path in out.iterdir()) == sorted(
         ["scores.json", "report.md", "classes.csv", "images.csv", "worst.png"]
         + [f"confusion_{name}.{suffix}" for name in answers for suffix in ("png", "csv")]
@@ -109,7 +109,7 @@ def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):
         small_model(), open_data("folder", place / "data", "val"), inference=inference, scale=(36, 30), batch=2
     )
     assert scores["answers"]["context"]["mean_iou"] == found.scores().mean_iou
-    assert list(scores["answers"]) == ["plain", "context"]
+    assert list(scores["answers"]) == ["plain", "context", "mean"]
 
 
 def test_the_folder_of_a_run_says_what_it_was_trained_on(place, tmp_path, capsys, monkeypatch):

@@ -79,11 +79,11 @@ def test_counts_equal_those_of_each_method_of_the_model(model, data):
             }
             for name, one in scores.items():
                 expected[name] += confusion(one[0].argmax(0), labels, 3)
-    assert list(found.counts) == ["plain", "context", "oracle"]
+    assert list(found.counts) == ["plain", "context", "mean", "oracle"]
     for name, counts in expected.items():
         assert torch.equal(found.counts[name], counts), name
     assert found.answer == "context"
-    assert len({tuple(counts.flatten().tolist()) for counts in found.counts.values()}) == 3
+    assert len({tuple(counts.flatten().tolist()) for counts in found.counts.values()}) == 4
 
 
 def test_images_are_scored_one_by_one_and_add_up(model, data):

@@ -76,7 +76,7 @@ def test_multipliers_scale_a_part():
     for name, one in model.named_parameters():
         factor = {"backbone": 0.1, "classifier": 10.0}.get(name.split(".")[0], 1.0)
         assert rates[id(one)] == pytest.approx(0.01 * factor)
-    with pytest.raises(ValueError, match="backbone, head, classifier, auxiliary; got 'neck'"):
+    with pytest.raises(ValueError, match="backbone, head, classifier, auxiliary, projectors; got 'neck'"):
         parameter_groups(model, 0.01, 0.0, multipliers={"neck": 1.0})
 
 

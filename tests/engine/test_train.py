@@ -1,6 +1,7 @@
 """What a run does with bad numbers, bad data and bad places, and that it learns from good ones."""
 
 import csv
+import importlib.util
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -106,6 +107,7 @@ class Unwaiting(SegmentationTask):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
     task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
@@ -115,6 +117,35 @@ def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
         assert run(tmp_path / "run", 4, task=task, loaders=small_loaders(workers=1), **options, **every).step == 4
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision):
+    """With averaged weights, which stay on the GPU; what is saved is read again on the CPU."""
+    task = small_task(small_model(output_stride=8), steps=40, rate=0.05, channels_last=True)
+    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
+    options = {"validate_every": 20, "save_every": 100, "log_every": 5, "accelerator": "gpu", "precision": precision}
+    result = run(tmp_path / "run", 40, task=task, loaders=loaders, ema_decay=0.9, **options)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
+    assert losses[-1] < 0.8 * losses[0]
+    assert result.best_mean_iou > 0.2
+    assert {value.device.type for value in cacseg.load(tmp_path / "run" / "last.safetensors").parameters()} == {"cpu"}
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::DeprecationWarning")  # torch's own inductor
+def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # rounding grows from step to step
+    losses = []
+    for compile in (False, True):
+        task = small_task(small_model(dropout=0.0, output_stride=8), compile=compile)
+        run(tmp_path / f"{compile}", 4, task=task, accelerator="gpu", validate_every=100, save_every=100)
+        with (tmp_path / f"{compile}" / "metrics.csv").open(newline="") as file:
+            losses.append([float(row["loss/total"]) for row in csv.DictReader(file) if row["loss/total"]])
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
 def test_averages_are_kept_where_the_model_will_be():
@@ -261,9 +292,35 @@ def test_a_crop_that_no_image_fills_is_refused(crop, scale, ratios, fits):
             check_crop(crop, scale, ratios, sizes)
 
 
+@pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="asks for wandb where there is none")
 def test_wandb_is_asked_for_only_where_it_is(tmp_path):
     with pytest.raises(ModuleNotFoundError, match="pip install wandb"):
         run(tmp_path / "run", loggers=("wandb",))
+
+
+def test_each_run_is_a_run_of_wandbs_own(tmp_path, monkeypatch):
+    """Offline: nothing leaves this machine. A run that failed or was resumed is told apart as well."""
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    ids, rows, init, log = [], [], wandb.init, wandb.Run.log
+    monkeypatch.setattr(wandb, "init", lambda **given: (ids.append(given["id"]), init(**given))[1])
+    monkeypatch.setattr(wandb.Run, "log", lambda self, row, **given: (rows.append(row), log(self, row, **given))[1])
+    for name in ("one", "two"):
+        result = run(tmp_path / name, 3, loggers=("csv", "wandb"))
+        assert wandb.run is None
+        assert [row["trainer/global_step"] for row in rows] == [1, 2, 3, 3]
+        assert {"loss/total", "loss/context", "rate"} <= rows[-2].keys()
+        assert rows[-1]["val/mean_iou"] == result.best_mean_iou
+        rows.clear()
+        assert list((tmp_path / name / "wandb").glob("offline-run-*/*.wandb"))
+    task = small_task()
+    with pytest.raises(ValueError, match="not finite at step 5"):
+        run(tmp_path / "three", 8, task=task, save_every=100, report=spoiling(task, 3), loggers=("wandb",))
+    assert wandb.run is None
+    run(tmp_path / "three", 8, resume=True, loggers=("wandb",))
+    assert [name.split("-")[0] for name in ids] == ["one", "two", "three", "three"]
+    assert ids[2] == ids[3]
 
 
 def test_fewer_steps_than_an_interval_still_validate(tmp_path):

@@ -265,12 +265,21 @@ def kernels_by_default(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", WHOLE_DTYPES)
-@pytest.mark.parametrize(("preset", "dropout"), [("released", 0.3), ("paper", 0.0)])
-def test_a_whole_step(monkeypatch, dtype, preset, dropout):
+@pytest.mark.parametrize(
+    ("preset", "options"),
+    [
+        ("released", {"dropout": 0.3}),
+        ("paper", {}),
+        ("released", {"feature_gradient": 0.3, "detach_plain": True, "detach_weight": True}),
+        ("paper", {"feature_gradient": 0.5}),
+        ("released", {"detach_plain": True, "dropout": 0.3}),
+    ],
+)
+def test_a_whole_step(monkeypatch, dtype, preset, options):
     from cacseg.ops import _choice
 
     torch.manual_seed(0)
-    classifier = cacseg.ContextAwareClassifier(20, 7, preset=preset, dropout=dropout).to(DEVICE)
+    classifier = cacseg.ContextAwareClassifier(20, 7, preset=preset, **options).to(DEVICE)
     criterion = cacseg.ContextLoss(preset)
     features, labels = draw(2, 20, 3, 4).to(dtype), draw_labels(7, 2, 9, 12)
     truth = whole_step(copy.deepcopy(classifier).double(), criterion, features, labels, torch.float64)
@@ -331,7 +340,7 @@ def test_operators_pass_torchs_own_checks():
     projector = (draw(4, 16), draw(8, 4), draw(8))
     torch.library.opcheck(
         fused_classifier_operator,
-        (features, weight, bias, None, *projector, *projector, small, 15.0, True),
+        (features, weight, bias, None, *projector, *projector, small, 15.0, True, 0.5, True, False),
         test_utils=checks,
     )
 

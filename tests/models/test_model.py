@@ -201,12 +201,14 @@ def test_every_answer_from_one_pass(small):
     with torch.no_grad():
         found = small.answers(images, labels)
         whole = {"plain": small.plain(images), "context": small(images), "oracle": small.oracle(images, labels)}
-        assert list(found) == ["plain", "context", "oracle"]
+        assert list(found) == ["plain", "context", "mean", "oracle"]
+        mean = (found["plain"].softmax(1) + found["context"].softmax(1)) / 2
+        torch.testing.assert_close(found.pop("mean").softmax(1), mean)
         for name, logits in found.items():
             assert logits.shape == (2, 6, 8, 12)
             upsampled = F.interpolate(logits, (64, 96), mode="bilinear", align_corners=False)
             torch.testing.assert_close(upsampled, whole[name])
-        assert list(small.answers(images)) == ["plain", "context"]
+        assert list(small.answers(images)) == ["plain", "context", "mean"]
         plain = create_model("fcn_mobilenetv2", 6, "plain").eval()
         assert list(plain.answers(images, labels)) == ["plain"]
         bare = create_model("fcn_mobilenetv2", 6, classifier_arguments={"context_design": "none"}).eval()

@@ -6,7 +6,7 @@ import data_trees
 from cacseg.recipes.config import change
 from cacseg.recipes.demo import demo
 from cacseg.recipes.files import write_config
-from cacseg.recipes.named import folder
+from cacseg.recipes.named import folder, synthetic
 from cacseg.recipes.protocol import data_of_run, data_to_evaluate
 
 
@@ -45,6 +45,17 @@ def test_a_run_knows_its_data(tmp_path):
     assert data_to_evaluate(weights, split="test").val_split == "test"
     other = data_to_evaluate(weights, name="ade20k", root="ade")
     assert (other.window, other.val_scale, other.val_split) == (None, (2048, 512), "val")
+
+
+def test_a_run_on_generated_scenes_asks_for_the_name_of_other_data(tmp_path):
+    write_config(tmp_path, "synthetic", synthetic(), {})
+    weights = tmp_path / "best.safetensors"
+    with pytest.raises(
+        ValueError, match=r"trained on 'synthetic', which lies nowhere; got --data here\. Say with --name"
+    ):
+        data_to_evaluate(weights, root="here")
+    assert data_to_evaluate(weights).name == data_to_evaluate(weights, name="synthetic").name == "synthetic"
+    assert data_to_evaluate(weights, name="camvid", root="here").root == "here"
 
 
 def test_what_nothing_is_known_of(tmp_path):

@@ -26,7 +26,7 @@ def found():
         ImageResult(k, f"folder/image{k}", (20, 30), {"plain": tally(counts[0, k]), "context": tally(counts[1, k])})
         for k in range(3)
     )
-    return Evaluation(NAMES, {"plain": counts[0].sum(0), "context": counts[1].sum(0)}, images)
+    return Evaluation(NAMES, {"plain": counts[0].sum(0), "context": counts[1].sum(0)}, images, "context")
 
 
 def rendered(table):
@@ -48,7 +48,7 @@ def test_tables_carry_the_scores_in_percent(found):
 
 
 def test_names_with_brackets_are_shown_as_they_are(found):
-    odd = Evaluation(("car [parked]", "[/b]", "[red]x[/red]", "a\\"), found.counts, found.images)
+    odd = Evaluation(("car [parked]", "[/b]", "[red]x[/red]", "a\\"), found.counts, found.images, found.answer)
     text = rendered(class_table(odd))
     assert all(name in text for name in odd.class_names)
     text = rendered(summary_table({"[/i] one": found.scores("plain")}, "split [new]"))

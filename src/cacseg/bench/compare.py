@@ -19,7 +19,7 @@ class Row(NamedTuple):
     time_ratio: float  # median of the ratios within each round
     time_ratio_least: float
     time_ratio_most: float
-    memory_mib: float | None  # at most, beside what was there before
+    memory_mib: float | None  # at most, beside what was there before; None: a CUDA graph holds what it needs
     memory_ratio: float | None
 
 
@@ -56,7 +56,7 @@ def compare(
             statistics.median(ratios),
             min(ratios),
             max(ratios),
-            memory[name],
+            memory[name] or None,
             memory[name] / memory[base] if memory[base] > 0 else None,
         )
     return rows

@@ -16,8 +16,8 @@ from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import PRESETS
 
-Mode = Literal["eager", "graph", "compile"]
-MODES = ("eager", "graph", "compile")
+Mode = Literal["eager", "graph", "compile", "compiled-graph"]
+MODES = ("eager", "graph", "compile", "compiled-graph")
 Steps = dict[str, Callable[[], object]]
 LOOPED = "looped"
 
@@ -59,8 +59,8 @@ def loss_steps(
 
         return step
 
-    if mode == "compile":
-        losses = {name: torch.compile(loss) for name, loss in losses.items()}
+    if mode.startswith("compile"):
+        losses = {name: torch.compile(loss, dynamic=False) for name, loss in losses.items()}
     return {name: _in_mode(step_of(loss), mode, device) for name, loss in losses.items()}
 
 
@@ -151,7 +151,8 @@ def inference_steps(
             logits, _ = looped_context(model.classifier, model.features(images))
             return F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
 
-        run = torch.compile(answer) if mode == "compile" else answer
+        # For this size alone: a second size would make torch compile for any, which is slower.
+        run = torch.compile(answer, dynamic=False) if mode.startswith("compile") else answer
         steps[row] = _in_mode(_without_gradient(run), mode, device)
     return steps
 
@@ -165,11 +166,11 @@ def _without_gradient(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Callable[[], object]:
-    """With mode "graph", the step as a CUDA graph: what the device needs, without the host."""
-    if mode != "graph":
+    """With "graph" and "compiled-graph", the step as a CUDA graph: what the device needs, without the host."""
+    if not mode.endswith("graph"):
         return step
     if device.type != "cuda":
-        raise ValueError(f"mode 'graph' needs a CUDA device; got {device}. Use --mode eager.")
+        raise ValueError(f"mode {mode!r} needs a CUDA device; got {device}. Use --mode eager.")
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):

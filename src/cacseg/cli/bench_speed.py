@@ -23,7 +23,10 @@ Classes = Annotated[int, typer.Option(min=2, help="Classes.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds, of which medians count.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Looped = Annotated[bool, typer.Option("--looped/--no-looped", help="With the authors' way of computing as a row.")]
-Mode = Annotated[str, typer.Option(help="eager, compile, or graph: replayed as a CUDA graph, without the host.")]
+Mode = Annotated[
+    str,
+    typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
+]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]

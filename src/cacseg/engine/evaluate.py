@@ -39,16 +39,12 @@ class ImageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole split for each answer ("plain", "context", "oracle"), and the images one by one."""
+    """Counts over the whole split for each answer ("plain", "context", "mean", "oracle"), and the images one by one."""
 
     class_names: tuple[str, ...]
     counts: dict[str, Tensor]
     images: tuple[ImageResult, ...]  # in the order of the data set
-
-    @property
-    def answer(self) -> str:
-        """The one that the model gives when it is simply called."""
-        return "context" if "context" in self.counts else "plain"
+    answer: str  # the one that the model gives when it is simply called
 
     def scores(self, answer: str | None = None) -> Scores:
         return scores(self.counts[self.answer if answer is None else answer])
@@ -135,7 +131,7 @@ def evaluate(
             f"no pixel of {len(data)} images is labelled: every label is the ignore index {data.ignore_index}. Look at "
             "the labels, and at what is ignored."
         )
-    return Evaluation(tuple(data.class_names), found_counts, tuple(results))
+    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.own_answer)
 
 
 class _Shown(NamedTuple):

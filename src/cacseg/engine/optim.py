@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 OptimiserName = Literal["sgd", "adamw"]
-PARTS = ("backbone", "head", "classifier", "auxiliary")
+PARTS = ("backbone", "head", "classifier", "auxiliary", "projectors")
 POSITIONS = ("absolute_pos_embed", "pos_embed", "relative_position_bias_table")
 
 _NORMALISATIONS = (
@@ -46,7 +46,8 @@ def parameter_groups(
     """Every trainable parameter in exactly one group; a group shares its learning rate and weight decay.
 
     Without `decay_normalisation` no weight decay pulls at normalisations, positions and relative-position biases.
-    `multipliers` scale the rate of a part of the model ("backbone", "head", "classifier", "auxiliary").
+    `multipliers` scale the rate of a part of the model ("backbone", "head", "classifier", "auxiliary"); "projectors"
+    are those of a context-aware classifier, which follow "classifier" unless they are named.
     """
     multipliers = dict(multipliers or {})
     unknown = sorted(set(multipliers) - set(PARTS))
@@ -63,6 +64,8 @@ def parameter_groups(
         if not parameter.requires_grad:
             continue
         multiplier = multipliers.get(name.split(".", 1)[0], 1.0)
+        if "_projector." in name:
+            multiplier = multipliers.get("projectors", multiplier)
         spared = not decay_normalisation and (parameter in kept or name.rsplit(".", 1)[-1] in POSITIONS)
         groups.setdefault((multiplier, 0.0 if spared else weight_decay), []).append(parameter)
     return [

@@ -24,7 +24,7 @@ from cacseg.engine.files import write_file
 from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.inputs import Input
 from cacseg.engine.journal import Journal
-from cacseg.engine.views import Scale, answer_names, collate, networks_of, view_image
+from cacseg.engine.views import Scale, collate, networks_of, view_image
 from cacseg.models.model import SegmentationModel
 
 _Kind = TypeVar("_Kind")
@@ -163,7 +163,7 @@ class _Runner:
             raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
         self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
         self.device, self.precision, self.outputs = device, precision, outputs
-        self.networks = networks_of(model, [answer if answer is not None else answer_names(model)[-1]])
+        self.networks = networks_of(model, [model.own_answer if answer is None else answer])
 
     def read(self, item: Input) -> _Read | Failure:
         try:

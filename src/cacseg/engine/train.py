@@ -205,11 +205,11 @@ def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int, re
 def _make_wandb(folder: Path) -> Logger:
     if importlib.util.find_spec("wandb") is None:
         raise ModuleNotFoundError("the logger 'wandb' needs wandb, which is not installed: pip install wandb")
-    from lightning.pytorch.loggers import WandbLogger
+    from cacseg.engine.wandb_log import WandbLog
 
     # The same run again when this folder's is resumed, and no other folder's, whatever its name.
     name = f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
-    return WandbLogger(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
+    return WandbLog(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
@@ -240,6 +240,8 @@ def _without_remarks() -> Iterator[None]:
             ".*AMP with fp16 is not supported on CPU",  # an error here
             "Total length of .* across ranks is zero",
             ".*treespec, LeafSpec.* is deprecated",
+            "The AccumulateGrad node's stream does not match",  # Lightning wraps the model on a stream of its own
+            "Detected call of `lr_scheduler.step",  # fp16 leaves out first steps until its scale is right
         ):
             warnings.filterwarnings("ignore", message=hint)
         for logger in loggers:

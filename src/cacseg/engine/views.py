@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,8 @@ def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device:
         raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
     dtype = model.classifier.weight.dtype
     batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
-    return [normalise(send(batch, device), model.mean, model.std, None).to(dtype) for batch in batches]
+    mean, std = _mean_and_std(tuple(model.mean), tuple(model.std), device)
+    return [normalise(send(batch, device), mean, std, None).to(dtype) for batch in batches]
 
 
 def send(batch: Tensor, device: torch.device) -> Tensor:
@@ -47,7 +49,8 @@ def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
     classifier = model.classifier
     if not isinstance(classifier, ContextAwareClassifier):
         return ["plain"]
-    there = {"context": classifier.context_design != "none", "oracle": oracle and classifier.oracle_design != "none"}
+    adapts = classifier.context_design != "none"
+    there = {"context": adapts, "mean": adapts, "oracle": oracle and classifier.oracle_design != "none"}
     return ["plain", *(name for name, wanted in there.items() if wanted)]
 
 
@@ -72,12 +75,18 @@ def segment(
     answer: str | None = None,
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
-    names = [answer if answer is not None else answer_names(model)[-1]]
+    names = [model.own_answer if answer is None else answer]
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):
         scores = next(predict_each(networks_of(model, names), shown, (height, width), inference))
     return scores[0].argmax(0).to(torch.uint8).cpu().numpy()
+
+
+@lru_cache(maxsize=8)
+def _mean_and_std(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Kept on the device: to send these six numbers with each batch, a GPU would have to be waited for."""
+    return torch.tensor([mean, std], device=device).unbind()
 
 
 def _times(long: int, short: int, ratio: float) -> Scale:

@@ -25,24 +25,36 @@ from cacseg.functional.distillation import (
     soft_cross_entropy,
     vanilla_distillation,
 )
+from cacseg.functional.gradients import scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
-from cacseg.functional.logits import cosine_logits, dot_logits, plain_logits
-from cacseg.functional.prototypes import context_prototypes, oracle_prototypes
+from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
+from cacseg.functional.prototypes import (
+    context_prototypes,
+    context_shares,
+    oracle_prototypes,
+    oracle_shares,
+    place_codes,
+)
 
 __all__ = [
     "class_masks",
     "classwise_distillation",
     "classwise_entropy_distillation",
     "context_prototypes",
+    "context_shares",
     "cosine_logits",
     "dot_logits",
     "entropy",
     "entropy_distillation",
     "fit_labels",
     "labelled",
+    "mean_logits",
     "oracle_prototypes",
+    "oracle_shares",
+    "place_codes",
     "plain_logits",
     "resize_labels",
+    "scale_gradient",
     "soft_cross_entropy",
     "upsample",
     "upsampled_cross_entropy",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -39,3 +40,17 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
     """numerator / denominator; 0 with gradient 0 where the denominator is 0."""
     empty = denominator == 0
     return torch.where(empty, 0.0, numerator / torch.where(empty, 1.0, denominator))
+
+
+@contextmanager
+def exact_products(values: Tensor) -> Iterator[None]:
+    """Products in true float32 where the user allows TF32 for the model's own. Not for what torch.compile traces."""
+    chosen = torch.get_float32_matmul_precision()
+    if not values.is_cuda or chosen == "highest":
+        yield
+        return
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(chosen)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -67,3 +69,15 @@ def cosine_logits(
         directions = widen(features) * inverse_norm(features, dim=1)
         rows = widen(classifier) * inverse_norm(classifier, dim=-1)
         return scale * dot_logits(directions, rows, offsets=offsets)
+
+
+def mean_logits(
+    first: Float[Tensor, "b n *spatial"], second: Float[Tensor, "b n *spatial"]
+) -> Float[Tensor, "b n *spatial"]:
+    """The logarithm of the mean of both probabilities: scores whose softmax is that mean.
+
+    log((softmax(p) + softmax(p_p)) / 2)
+    """
+    with no_autocast(first):
+        both = torch.logaddexp(widen(first).log_softmax(1), widen(second).log_softmax(1))
+        return both - math.log(2.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -99,3 +100,40 @@ def pixel_shares(
         confident = confident | ~confident.any(dim=-1, keepdim=True)
         log_probability = log_probability.masked_fill(~confident, float("-inf"))
     return log_probability.softmax(dim=-1).view(plain_logits.shape)
+
+
+LEAST_SHARE = 1e-4  # of an image: what is smaller counts as absent
+
+
+def context_shares(plain_logits: Float[Tensor, "b n *spatial"]) -> Float[Tensor, "b n"]:
+    """How much of the image each class takes by the plain prediction, as a number in [0, 1] (see `as_input`)."""
+    log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)
+    return as_input(log_probability.exp().mean(dim=-1))
+
+
+def oracle_shares(
+    labels: Int[Tensor, "b *spatial"], num_classes: int, *, scope: Scope = "image", ignore_index: int = 255
+) -> Float[Tensor, "images n"]:
+    """How much of the labelled pixels of each image, or of the batch, each class takes (see `as_input`)."""
+    counts = class_masks(labels, num_classes, ignore_index).flatten(2).sum(dim=-1)
+    if scope == "batch":
+        counts = counts.sum(dim=0, keepdim=True)
+    return as_input(counts / counts.sum(dim=-1, keepdim=True).clamp_min(1.0))
+
+
+def as_input(share: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
+    """Shares on a logarithmic scale: 0 for `LEAST_SHARE` and less, 1 for the whole image."""
+    return 1.0 - share.clamp_min(LEAST_SHARE).log() / math.log(LEAST_SHARE)
+
+
+def place_codes(like: Float[Tensor, "b _ *spatial"], codes: int = 4) -> Float[Tensor, "c *spatial"]:
+    """Where a pixel is: sines and cosines of one and two half turns along each spatial dimension, c = 4 a dimension."""
+    found = []
+    for dim, length in enumerate(like.shape[2:]):
+        middle = (torch.arange(length, device=like.device, dtype=torch.float32) + 0.5) / length
+        turns = math.pi * torch.arange(1, codes // 2 + 1, device=like.device)[:, None] * middle
+        waves = torch.cat([turns.sin(), turns.cos()])  # [codes, length]
+        shape = [1] * (like.ndim - 2)
+        shape[dim] = length
+        found.append(waves.view(codes, *shape).expand(codes, *like.shape[2:]))
+    return torch.cat(found)

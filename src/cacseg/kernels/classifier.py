@@ -117,7 +117,7 @@ def _rows_gradient(
 @triton.jit
 def _weight_gradient(
     parts, channel_scale, of_context, of_oracle, out, n, d, count, images, oracle_images,
-    DROPPED: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
+    DROPPED: tl.constexpr, CONTEXT: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dC: from the plain scores, and from its place beside the prototypes of both branches [images, n, 2d]."""
     k = tl.program_id(0)
@@ -130,8 +130,10 @@ def _weight_gradient(
             sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
         if DROPPED:
             sums *= tl.load(channel_scale + image * d + channel, mask=known, other=0.0)
-        here = of_context + (image * n + k) * 2 * d + d
-        total += sums + tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
+        total += sums
+        if CONTEXT:
+            here = of_context + (image * n + k) * 2 * d + d
+            total += tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
     if ORACLE:
         for image in range(oracle_images):
             here = of_oracle + (image * n + k) * 2 * d + d
@@ -225,10 +227,14 @@ def backward(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    feature_gradient: float = 1.0,
+    detach_plain: bool = False,
+    detach_weight: bool = False,
 ) -> list[Tensor]:
     """The gradients of features, weight, bias (if there is one), and of the projectors whose scores have a gradient.
 
-    `gradients` are those of the plain, the context and the oracle scores; the last may be None, and the first.
+    `gradients` are those of the plain, the context and the oracle scores; the last may be None, and the first. Of what
+    comes from the other two, `feature_gradient` reaches the features, and what is detached gets nothing.
     """
     (b, d, length), n, device = features.shape, weight.shape[0], features.device
     of_plain, of_context, of_oracle = gradients
@@ -266,11 +272,15 @@ def backward(
         of_projectors += of_projector
 
     of_prototypes = of_joined[0][..., :d]
-    inner = (of_prototypes * saved[3][..., :d]).sum(-1, dtype=torch.float32)
-    of_shares = product(of_prototypes, features, wide_range=True)
     shares = stack[:, (1 + len(branches)) * n :]
-    prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
-    del of_shares
+    if detach_plain:
+        prototypes.shares(outputs[0], of_pixels, totals, shares)
+        stack[:, :n].zero_() if of_plain is None else stack[:, :n].copy_(of_plain)
+    else:
+        inner = (of_prototypes * saved[3][..., :d]).sum(-1, dtype=torch.float32)
+        of_shares = product(of_prototypes, features, wide_range=True)
+        prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
+        del of_shares
     parts = long_product(stack[:, :n], features.transpose(1, 2), wide_range=True)
     of_weight = torch.empty_like(weight)
     of_oracle_weight = of_joined[-1] if len(branches) > 1 else None
@@ -278,17 +288,23 @@ def backward(
         _weight_gradient, (n,),
         parts, channel_scale, of_joined[0], of_oracle_weight, of_weight, n, d, parts.shape[0], b,
         0 if of_oracle_weight is None else of_oracle_weight.shape[0],
-        DROPPED=channel_scale is not None, ORACLE=of_oracle_weight is not None, BLOCK=block,
+        DROPPED=channel_scale is not None, CONTEXT=not detach_weight,
+        ORACLE=of_oracle_weight is not None and not detach_weight, BLOCK=block,
     )  # fmt: skip
 
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
-    left = [fixed, *(branch.rows for _, _, branch in branches), of_prototypes]
+    left = [*(branch.rows for _, _, branch in branches), of_prototypes]
+    of_means = of_joined[1][..., :d] if len(branches) > 1 else None
+    if feature_gradient != 1.0:
+        left = [one * feature_gradient for one in left]
+        along_rows *= feature_gradient
+        of_means = None if of_means is None else of_means * feature_gradient
     by_label = None
-    if len(branches) > 1:
+    if of_means is not None:
         assert labels is not None
-        by_label = of_joined[1][..., :d], saved[7], labels
+        by_label = of_means, saved[7], labels
     of_features = product(
-        torch.cat([one.expand(b, -1, -1) for one in left], dim=1).transpose(1, 2),
+        torch.cat([one.expand(b, -1, -1) for one in (fixed, *left)], dim=1).transpose(1, 2),
         stack,
         out=torch.empty_like(features),
         minus=(features, along_rows),

@@ -106,6 +106,20 @@ def _share_gradient(
 
 
 @triton.jit
+def _shares(logits, of_pixels, totals, shares, n, length, logits_b, logits_n, logits_l, shares_b, BLOCK: tl.constexpr):
+    """What part of a class's prototype each pixel is."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.program_id(1)
+    batch = tl.program_id(2).to(tl.int64)
+    inside = place < length
+    wide = place.to(tl.int64)
+    score = tl.load(logits + batch * logits_b + k.to(tl.int64) * logits_n + wide * logits_l, mask=inside, other=0.0)
+    pixel = tl.load(of_pixels + batch * length + place, mask=inside, other=0.0)
+    share = tl.exp(score.to(tl.float32) - pixel - tl.load(totals + batch * n + k))
+    tl.store(shares + batch * shares_b + k.to(tl.int64) * length + wide, share.to(shares.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _spread_to_pixels(
     table, labels, out, n, d, length, table_b, out_b, out_d, out_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -133,6 +147,16 @@ def shares_of(logits: Tensor) -> tuple[Tensor, Tensor]:
     launch(_totals, grid, logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
     launch(_combine, (triton.cdiv(b * n, 16),), parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
     return of_pixels, totals
+
+
+def shares(logits: Tensor, of_pixels: Tensor, totals: Tensor, out: Tensor) -> None:
+    """Fills the shares [b, n, L] (contiguous in each image) from their logarithms."""
+    b, n, length = logits.shape
+    block = 1024
+    launch(
+        _shares, (triton.cdiv(length, block), n, b),
+        logits, of_pixels, totals, out, n, length, *logits.stride(), out.stride(0), BLOCK=block,
+    )  # fmt: skip
 
 
 def share_gradient(

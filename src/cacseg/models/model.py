@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cacseg import ops
+from cacseg import functional, ops
 from cacseg._checks import check_labels
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
@@ -102,6 +102,14 @@ class SegmentationModel(nn.Module):
         self.palette: Sequence[Sequence[int]] | None = None  # red, green, blue of each class, 0 to 255
 
     @property
+    def own_answer(self) -> str:
+        """Which of its `answers` the model gives when it is simply called."""
+        classifier = self.classifier
+        if not isinstance(classifier, ContextAwareClassifier) or classifier.context_design == "none":
+            return "plain"
+        return classifier.answer
+
+    @property
     def needs_auxiliary(self) -> bool:
         """Whether inference reads the auxiliary head too, as OCRNet does."""
         return isinstance(self.head, OCRNet)
@@ -139,16 +147,17 @@ class SegmentationModel(nn.Module):
     ) -> dict[str, Float[Tensor, "b n h w"]]:
         """The logits of every classifier that the model has, from one pass, at the size of the features.
 
-        "plain"; "context" where the classifier adapts; and with labels, of any resolution, "oracle", from each image's
-        own prototypes. Resized to the images they are what `plain`, the model itself and `oracle` return.
+        "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
+        resolution, "oracle", from each image's own prototypes. The model's own is named by `own_answer`.
         """
         features = self.features(images)
         classifier = self.classifier
         if not isinstance(classifier, ContextAwareClassifier):
             return {"plain": classifier(features)}
-        found = {"plain": classifier.plain_logits(features)}
+        plain, context = classifier.both_logits(features)
+        found = {"plain": plain}
         if classifier.context_design != "none":
-            found["context"] = classifier(features)
+            found |= {"context": context, "mean": functional.mean_logits(plain, context)}
         if labels is not None and classifier.oracle_design != "none":
             found["oracle"] = classifier.oracle_logits(features, labels)
         return found

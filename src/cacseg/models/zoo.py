@@ -177,6 +177,9 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         pretrained=pretrained,
         levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
     )
+    # Before the classifier, whose kind draws more or fewer random numbers: all else starts equal for one seed.
+    head = head_class(backbone.channels, CHANNELS)
+    second = make_auxiliary(architecture.head, backbone.channels, num_classes, dropout) if auxiliary else None
     shared = {key: arguments[key] for key in ("ignore_index", "class_weights", "label_smoothing")}
     last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
     criterion = None
@@ -190,9 +193,9 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     initialise_classifier(last)
     model = SegmentationModel(
         backbone,
-        head_class(backbone.channels, CHANNELS),
+        head,
         last,
-        make_auxiliary(architecture.head, backbone.channels, num_classes, dropout) if auxiliary else None,
+        second,
         criterion,
         mean=arguments["mean"],
         std=arguments["std"],

@@ -28,6 +28,9 @@ def context_aware_logits(
     scale: float = 15.0,
     over_batch: bool = False,
     dropout: float = 0.0,
+    feature_gradient: float = 1.0,
+    detach_plain: bool = False,
+    detach_weight: bool = False,
     impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """Plain, context and oracle logits at once: Eqs. (1) to (6) with A = theta([P, C]). None where no kernel can run.
@@ -35,7 +38,8 @@ def context_aware_logits(
     The same numbers as `plain_logits`, `context_prototypes`, `oracle_prototypes`, theta and `cosine_logits` one after
     the other, with a third of the launches and one gradient of the features. Labels have the features' size, -1 where
     they take no part; without labels or an oracle projector there are no oracle logits. `dropout` drops channels on
-    the way to the plain logits.
+    the way to the plain logits. Of the gradient of the context and the oracle logits, `feature_gradient` reaches the
+    features, and none of it what is detached.
     """
     if not use_triton(impl, features):
         return None
@@ -57,5 +61,8 @@ def context_aware_logits(
             labels if oracle_projector is not None else None,
             scale,
             over_batch,
+            feature_gradient,
+            detach_plain,
+            detach_weight,
         )
     return plain, context, rest[0] if oracle_projector is not None else None

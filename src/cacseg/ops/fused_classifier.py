@@ -7,6 +7,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from cacseg.functional._precision import exact_products
 from cacseg.ops._choice import kernels, with_gradient
 
 SCORES = 2  # without an oracle: plain and context; the rest of the list is for the backward pass
@@ -26,23 +27,29 @@ def _fused_classifier(
     labels: Optional[Tensor],  # noqa: UP045
     scale: float,
     over_batch: bool,
+    feature_gradient: float,
+    detach_plain: bool,
+    detach_weight: bool,
 ) -> list[Tensor]:
     """Plain, context and (with an oracle's projector and labels) oracle scores [b, n, *spatial], then what is saved.
 
-    labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch.
+    labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch. The last
+    three say what of the gradient of the context and oracle scores gets through (`kernels.classifier.backward`).
     """
     module = kernels("classifier")
-    outputs, saved = module.forward(
-        features.flatten(2),
-        weight,
-        bias,
-        channel_scale,
-        module.Projector(context_first, context_second, context_bias),
-        None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
-        None if labels is None else labels.flatten(1).contiguous(),
-        scale,
-        over_batch,
-    )
+    # The projectors too: TF32 would switch units near zero on or off, and n rows cost nothing.
+    with exact_products(features):
+        outputs, saved = module.forward(
+            features.flatten(2),
+            weight,
+            bias,
+            channel_scale,
+            module.Projector(context_first, context_second, context_bias),
+            None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
+            None if labels is None else labels.flatten(1).contiguous(),
+            scale,
+            over_batch,
+        )
     return [one.view(*one.shape[:2], *features.shape[2:]) for one in outputs] + saved
 
 
@@ -64,6 +71,9 @@ def _(
     labels: Optional[Tensor],  # noqa: UP045
     scale: float,
     over_batch: bool,
+    feature_gradient: float,
+    detach_plain: bool,
+    detach_weight: bool,
 ) -> list[Tensor]:
     (b, d), (n, hidden) = features.shape[:2], (weight.shape[0], context_first.shape[0])
     length = features[0, 0].numel()
@@ -94,25 +104,32 @@ def _fused_classifier_backward(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    feature_gradient: float,
+    detach_plain: bool,
+    detach_weight: bool,
 ) -> list[Tensor]:
     """The gradients of features, weight, bias, and of the projectors whose scores have one, in that order."""
     module = kernels("classifier")
     context, oracle = module.Projector(*projectors[:3]), None
     if len(projectors) > 3:
         oracle = module.Projector(*projectors[3:])
-    of_features, *rest = module.backward(
-        [None if one is None else one.flatten(2) for one in gradients],
-        features.flatten(2),
-        weight,
-        channel_scale,
-        context,
-        oracle,
-        None if labels is None else labels.flatten(1).contiguous(),
-        [one.flatten(2) for one in outputs],
-        saved,
-        scale,
-        with_bias,
-    )
+    with exact_products(features):
+        of_features, *rest = module.backward(
+            [None if one is None else one.flatten(2) for one in gradients],
+            features.flatten(2),
+            weight,
+            channel_scale,
+            context,
+            oracle,
+            None if labels is None else labels.flatten(1).contiguous(),
+            [one.flatten(2) for one in outputs],
+            saved,
+            scale,
+            with_bias,
+            feature_gradient,
+            detach_plain,
+            detach_weight,
+        )
     return [of_features.view(features.shape), *(one.to(weight.dtype) for one in rest)]
 
 
@@ -133,6 +150,9 @@ def _(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
+    feature_gradient: float,
+    detach_plain: bool,
+    detach_weight: bool,
 ) -> list[Tensor]:
     used = projectors[:3] if gradients[2] is None else projectors
     of_features = torch.empty_like(features.flatten(2)).view(features.shape)
@@ -141,7 +161,8 @@ def _(
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs
+    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs[:-3]
+    ctx.passing = inputs[-3:]
     ctx.with_bias = bias is not None
     ctx.with_oracle = projectors[3] is not None and labels is not None
     ctx.set_materialize_grads(False)
@@ -157,7 +178,7 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     of_plain, of_context, *of_oracle = gradients[:count]
     of_scores = [of_plain, of_context, of_oracle[0] if of_oracle else None]
     if all(one is None for one in of_scores):
-        return (None,) * 13
+        return (None,) * 16
     if of_context is None:
         of_scores[1] = torch.zeros_like(rest[1])
     of_features, of_weight, *others = run(
@@ -171,9 +192,10 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         rest[count:],
         ctx.scale,
         ctx.with_bias,
+        *ctx.passing,
     )
     of_bias = others.pop(0) if ctx.with_bias else None
-    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), None, None, None
+    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), *[None] * 6
 
 
 fused_classifier = with_gradient(

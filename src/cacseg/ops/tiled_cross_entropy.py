@@ -9,8 +9,6 @@ backward pass is the product with the transpose: deterministic, any ratio of siz
 
 # No `from __future__ import annotations` here: torch 2.4 reads the operator's annotations as objects.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
 
@@ -18,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cacseg._checks import check_label_range
-from cacseg.functional._precision import no_autocast, ratio, widen
+from cacseg.functional._precision import exact_products, no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
 from cacseg.ops.interpolation import positions
@@ -76,7 +74,7 @@ def tiled_cross_entropy(
     if labels.device.type == "cpu":
         check_label_range(labels, logits.shape[1], ignore_index)
     b, n, h, w = logits.shape
-    with no_autocast(logits), _exact_products(logits):
+    with no_autocast(logits), exact_products(logits):
         kept = labelled(labels, n, ignore_index)
         targets = torch.where(kept, labels.long(), 0)
         dtype = widen(logits[:0]).dtype
@@ -142,20 +140,6 @@ def _pixels_in_place(
         if soft is not None:
             scores.sub_(soft)
     return loss
-
-
-@contextmanager
-def _exact_products(values: Tensor) -> Iterator[None]:
-    """Interpolation in true float32 even where the user allows TF32 for the model's own products."""
-    chosen = torch.get_float32_matmul_precision()
-    if not values.is_cuda or chosen == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(chosen)
 
 
 @tiled_cross_entropy.register_fake

@@ -25,6 +25,11 @@ def data_to_evaluate(
     where none is published, images are shown whole, at their own size. Without a name it is guessed by the layout.
     """
     run = data_of_run(weights)
+    if run is not None and run.name == "synthetic" and name is None and root is not None:
+        raise ValueError(
+            f"{weights} was trained on 'synthetic', which lies nowhere; got --data {root}. Say with --name what lies "
+            "there (folder, camvid, ...), or leave --data out."
+        )
     if run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})
     elif name is None and root is None:
