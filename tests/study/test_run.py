@@ -40,7 +40,7 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert "1/2 scenes.fcn.adamw.3." in first.err
     records = {path.name: path.read_bytes() for path in (folder / "jobs").iterdir()}
     assert len(records) == 2
-    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 1 + 3
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 1 + 4
 
     again = cacseg(*once)
     assert (again.code, "2 jobs, 2 done before" in again.err) == (0, True)

@@ -75,12 +75,11 @@ def test_only_equal_seeds_are_paired():
 
 
 def test_the_own_answer():
+    mean = record("mean", 0, {"plain": 1.0, "context": 2.0, "mean": 3.0}, arguments={"answer": "mean"})
+    assert own_answer({**mean, "own_answer": "plain"}) == "plain"  # what the model said of itself
+    assert own_answer(mean) == "mean"
     assert own_answer(PLAIN[0]) == "plain"
     assert own_answer(BETTER[0]) == "context"
-    assert (
-        own_answer(record("mean", 0, {"plain": 1.0, "context": 2.0, "mean": 3.0}, arguments={"answer": "mean"}))
-        == "mean"
-    )
     assert own_answer(record("without", 0, {"plain": 1.0, "oracle": 2.0})) == "plain"
 
 

@@ -87,6 +87,7 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         "images": len(data.scored),
         "images_trained_on": len(data.train),
         "class_names": list(data.source.class_names),
+        "own_answer": trained.model.own_answer,
         "answers": {name: percent(one) for name, one in found.items()},
         "losses": trained.losses,
         "seconds_training": round(seconds_training, 2),
