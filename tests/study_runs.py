@@ -31,9 +31,14 @@ settings = { model.classifier = "plain" }
 settings = { model.classifier = "context", model.preset = "paper" }
 """
 
+# Known to be wrong before anything runs, and only when it does: no variance of a single value.
+REFUSED = """
+[arms.refused]
+settings = { model.classifier_arguments.no_such_argument = 1 }
+"""
 BROKEN = """
 [arms.broken]
-settings = { model.classifier_arguments.no_such_argument = 1 }
+settings = { training.batch = 1 }
 """
 
 

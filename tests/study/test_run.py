@@ -51,12 +51,17 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert "was made with other settings (optimiser.rate was 0.001, now 0.5)" in changed.err
     assert records == {path.name: path.read_bytes() for path in (folder / "jobs").iterdir()}
 
+    study_file.write_text(study_runs.SMALL + study_runs.REFUSED)
+    refused = cacseg(*once)
+    assert refused.code == 2
+    assert "error: scenes.fcn.adamw.3.refused.0: classifier_arguments must be" in refused.err
+
     study_file.write_text(study_runs.SMALL + study_runs.BROKEN)
     broken = cacseg(*once, "--seeds", "0,1", "--only", "arms=plain,broken")
     assert broken.code == 1
     assert "2 of 4 jobs done" in broken.out
     assert "error: scenes.fcn.adamw.3.broken.0: " in broken.err
-    assert "no_such_argument" in broken.err
+    assert "more than 1 value per channel" in broken.err
     failed = json.loads((folder / "jobs" / "scenes.fcn.adamw.3.broken.1.json").read_text())
     assert failed["status"] == "failed"
     assert "Traceback" in failed["details"]

@@ -160,16 +160,16 @@ def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps:
     from cacseg.study.pool import start_server
 
     start_server()
-    with messages.status("looking at data and devices"):
+    with messages.status("looking at data, models and devices"):
         from cacseg.engine.device import choose_device
         from cacseg.study.mps import mps_service
-        from cacseg.study.run import check_data, look_at, run_study
+        from cacseg.study.run import check_jobs, look_at, run_study
 
         chosen = choose_device(device_name)
         if chosen.type not in ("cpu", "cuda"):
             chosen = choose_device("cpu")
         todo = look_at(folder, plan).jobs
-        check_data(todo)
+        check_jobs(todo)
     if mps and chosen.type != "cuda":
         raise ValueError(f"--mps is for CUDA devices; this study would run on {chosen}. Leave it out.")
     workers = min(jobs or _default_jobs(chosen.type), max(1, len(todo)))

@@ -86,7 +86,7 @@ def make_plan(
             check_supported(config)
             digest = digest_of(config, choice.held_out)
         except (ValueError, OSError) as error:
-            raise type(error)(f"{where}: {error}") from error
+            raise ValueError(f"{where}: {error}") from error
         jobs.append(
             Job(
                 study=study.name,

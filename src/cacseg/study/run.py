@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cacseg.data import SegmentationData
 from cacseg.engine.files import lock_folder, make_folder
 from cacseg.study.plan import Job
 from cacseg.study.pool import Failed, Finished, Report, Stepped, run_jobs
 from cacseg.study.results import JOBS, Record, read_record, record_path, write_csv, write_record
+from cacseg.study.splits import hold_out
 
 
 class Todo(NamedTuple):
@@ -37,25 +40,31 @@ def look_at(folder: Path, plan: Sequence[Job]) -> Todo:
     return Todo(records, jobs)
 
 
-def check_data(plan: Sequence[Job]) -> None:
-    """Every data set can be opened, its crops fit, and something is left to train on and to score on."""
-    from cacseg.engine.preflight import check_data as check_splits
-    from cacseg.recipes.build import check_crops, open_split
-    from cacseg.study.splits import hold_out
+def check_jobs(plan: Sequence[Job]) -> None:
+    """Before the first job starts: all data can be opened, crops fit, and every model can be made."""
+    from cacseg.engine.preflight import check_data
+    from cacseg.recipes.build import check_crops, make_model, open_split
 
-    checked = set()
+    opened: dict[str, SegmentationData] = {}
+    made = set()
     for job in plan:
-        data = job.config.data
-        key = (data.model_dump_json(), job.held_out)
-        if key in checked:
-            continue
-        checked.add(key)
-        train = open_split(data, "train")
-        check_crops(data, train)
-        if job.held_out is None:
-            check_splits(train, open_split(data, "val"))
-        else:
-            hold_out(len(train), job.held_out)
+        data, model = job.config.data, job.config.model
+        key = f"{job.held_out} {data.model_dump_json()}"
+        try:
+            if key not in opened:
+                opened[key] = open_split(data, "train")
+                check_crops(data, opened[key])
+                if job.held_out is None:
+                    check_data(opened[key], open_split(data, "val"))
+                else:
+                    hold_out(len(opened[key]), job.held_out)
+            if (data.name, model.model_dump_json()) not in made:
+                made.add((data.name, model.model_dump_json()))
+                with warnings.catch_warnings():  # the jobs will tell
+                    warnings.simplefilter("ignore")
+                    make_model(model, opened[key], lambda text: None)
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(f"{job.id}: {error}") from error
 
 
 def run_study(
