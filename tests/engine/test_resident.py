@@ -166,3 +166,18 @@ def test_wrong_labels_are_found_when_data_are_loaded():
         load_resident(data, range(4), CPU)
     with pytest.raises(ValueError, match="none of 'train' of photographs was chosen"):
         load_resident(data, [], CPU)
+
+
+@pytest.mark.gpu
+def test_crops_on_a_gpu_are_those_on_the_host_and_wait_for_nothing(split):
+    transform = TrainTransform((24, 32), max_share=1.0)
+    images, labels = cut_crops(split, draw(split, transform), transform.crop)
+    there = load_resident(Photographs(), range(4), torch.device("cuda"))
+    crops = draw(there, transform)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found, found_labels = cut_crops(there, crops.part(0, 24), transform.crop)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found_labels.cpu(), labels)
+    assert (found.cpu() - images).abs().max() < 2e-3

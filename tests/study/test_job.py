@@ -1,5 +1,7 @@
 """One job: what it sees, what it learns, and how it is scored."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -117,7 +119,7 @@ def test_what_is_scored_is_the_average(data):
 
 def test_a_diverged_job_is_recorded_as_such(data):
     config = change(PLAN[0].config, {"optimiser.rate": 1e30, "optimiser.name": "sgd", "optimiser.clip": None})
-    record = run_job(PLAN[0].__class__(**{**vars(PLAN[0]), "config": config}), data, CPU)
+    record = run_job(replace(PLAN[0], config=config), data, CPU)
     assert record["status"] == "diverged"
     assert record["losses"]["total"] is None
 
@@ -129,3 +131,15 @@ def test_held_out_images_are_not_trained_on():
     whole = load_data(config, None, CPU)
     assert torch.equal(data.scored.images, whole.train.images[8:])
     assert torch.equal(data.train.images, whole.train.images[:8])
+
+
+@pytest.mark.gpu
+def test_a_job_on_a_gpu():
+    device = torch.device("cuda")
+    config = change(
+        PLAN[1].config, {"training.precision": "bf16", "training.channels_last": True, "training.ema_decay": 0.9}
+    )
+    job = replace(PLAN[1], config=config)
+    record = run_job(job, load_data(config, None, device), device)
+    assert record["status"] == "done"
+    assert record["peak_mib"] > 0
