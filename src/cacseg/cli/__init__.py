@@ -14,6 +14,7 @@ from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
+from cacseg.cli.study import study
 from cacseg.cli.train import train
 
 app = typer.Typer(
@@ -49,6 +50,7 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(study, name="study")
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""Studies: many short runs of one plan on one device, paired by seed, and what follows from them."""

@@ -1,0 +1,158 @@
+"""From a study to its jobs: each a whole configuration that `cacseg train` would take, checked before anything runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from cacseg.recipes.config import Config, change, flat
+from cacseg.recipes.files import HARMLESS
+from cacseg.recipes.named import find_recipe
+from cacseg.study.file import Settings, Study, check_known, check_undecided
+
+AXES = ("data", "models", "optimisers", "steps", "arms", "seeds")
+WEIGHTS = ("model.weights", "model.backbone_weights")
+# Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
+_UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
+# What a job cannot do, with the value that it needs and why.
+_NEEDED: dict[str, tuple[Any, str]] = {
+    "data.max_share": (1.0, "crops are drawn before labels are seen"),
+    "data.val_scale": (None, "answers are compared at the images' own size"),
+    "data.window": (None, "images are shown whole"),
+    "training.accumulate": (1, "a step is one batch"),
+    "training.compile": (False, "compiling costs more than a short job"),
+    "training.deterministic": (False, "jobs use the quickest algorithms"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study. Jobs that differ in the arm alone see the same crops in the same order."""
+
+    study: str
+    baseline: str
+    data: str
+    model: str
+    optimiser: str
+    steps: int
+    arm: str
+    seed: int
+    held_out: float | None
+    config: Config
+    digest: str  # of every setting that matters, but the seed, and of the weights that it starts from
+
+    @property
+    def id(self) -> str:
+        """Unique in a study, and a file's name."""
+        return f"{self.data}.{self.model}.{self.optimiser}.{self.steps}.{self.arm}.{self.seed}"
+
+    def describe(self) -> dict[str, Any]:
+        """What is known of it before it runs, as JSON takes it."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"format": "cacseg job 1", "id": self.id, **values, "config": self.config.model_dump(mode="json")}
+
+
+def make_plan(
+    study: Study,
+    roots: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+    only: Mapping[str, Sequence[str]] | None = None,
+) -> list[Job]:
+    """The jobs in the order in which they start: seed by seed, so that what is finished is paired; long ones first.
+
+    `roots` are the folders of data sets by their names ("camvid"); `settings` hold for every job, whatever the study
+    says; `only` keeps a part of the grid, {"arms": ["plain", "tuned"], "seeds": ["0"]}.
+    """
+    roots, settings = dict(roots or {}), dict(settings or {})
+    check_undecided(settings, "--set")
+    chosen = _chosen(study, only or {})
+    jobs = []
+    for seed, data, model, optimiser, steps, arm in product(
+        *(chosen[axis] for axis in ("seeds", "data", "models", "optimisers", "steps", "arms"))
+    ):
+        choice = study.data[data]
+        layers = (study.settings, choice.settings, study.models[model], study.optimisers[optimiser], study.arms[arm])
+        merged = {key: value for layer in layers for key, value in layer.items()}
+        merged |= {"schedule.steps": int(steps), "training.seed": int(seed), **settings}
+        where = f"{data}.{model}.{optimiser}.{steps}.{arm}"
+        try:
+            config = _with_root(change(find_recipe(choice.recipe), merged), roots)
+            check_supported(config)
+            digest = digest_of(config, choice.held_out)
+        except (ValueError, OSError) as error:
+            raise ValueError(f"{where}: {error}") from error
+        jobs.append(
+            Job(
+                study=study.name,
+                baseline=study.baseline,
+                data=data,
+                model=model,
+                optimiser=optimiser,
+                steps=config.schedule.steps,
+                arm=arm,
+                seed=config.training.seed,
+                held_out=choice.held_out,
+                config=config,
+                digest=digest,
+            )
+        )
+    used = {find_recipe(choice.recipe).data.name for choice in study.data.values()}
+    used |= {job.config.data.name for job in jobs}
+    check_known("data set (of --root)", roots, sorted(used))
+    return sorted(jobs, key=lambda job: (study.seeds.index(job.seed), -job.steps))
+
+
+def check_supported(config: Config) -> None:
+    """Nothing in the configuration that a job would have to leave out."""
+    values = dict(flat(config))
+    for key, (needed, reason) in _NEEDED.items():
+        if values[key] != needed:
+            raise ValueError(f"in a study {key} must be {json.dumps(needed)} ({reason}); got {values[key]!r}.")
+    if config.training.precision == "fp16":
+        raise ValueError("in a study training.precision must be fp32, tf32 or bf16; got 'fp16'. Use bf16.")
+
+
+def digest_of(config: Config, held_out: float | None) -> str:
+    """Sixteen letters that are the same for the same settings, weights by their content; the seed left out."""
+    seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
+    seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
+    seen["held_out"] = held_out
+    return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@lru_cache
+def _content(path: str) -> str:
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file of weights {path}.")
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _with_root(config: Config, roots: Mapping[str, str]) -> Config:
+    """The configuration with the folder of its data set."""
+    name = config.data.name
+    if name == "synthetic":
+        return config
+    if name not in roots:
+        raise ValueError(f"the data set {name!r} needs its folder: --root {name}=PATH.")
+    return change(config, {"data.root": roots[name]})
+
+
+def _chosen(study: Study, only: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Of each axis the values to run, in the study's order."""
+    check_known("axis", only, AXES)
+    chosen: dict[str, list[str]] = {}
+    for axis in AXES:
+        there: Iterable[Any] = getattr(study, axis)
+        known = [str(value) for value in there]
+        if axis in only:
+            check_known(f"value of {axis}", only[axis], known)
+        chosen[axis] = [value for value in known if axis not in only or value in only[axis]]
+        if not chosen[axis]:
+            raise ValueError(f"nothing is left of {axis}: --only {axis}= names none of {', '.join(known)}.")
+    return chosen

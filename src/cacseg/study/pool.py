@@ -1,0 +1,157 @@
+"""Jobs in several processes on one device at once.
+
+Each process keeps the data that it has loaded. A job that fails takes its process with it, because a device that has
+once reported an error may go on doing so; another process takes its place.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from cacseg.study.plan import Job
+
+# A server that has imported everything once forks the processes: seconds saved for each of them. It never touches a
+# GPU itself, so that its children may.
+_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+_WORK = "cacseg.study.job"
+
+
+class Stepped(NamedTuple):
+    steps: int  # done since the last such message
+
+
+class Finished(NamedTuple):
+    record: dict[str, Any]
+
+
+class Failed(NamedTuple):
+    error: str  # one line
+    details: str = ""  # where it was raised
+
+
+Message = Stepped | Finished | Failed
+Report = Callable[[Job, Message], None]
+
+
+@dataclass
+class _Worker:
+    process: Any
+    job: Job
+
+
+def start_server() -> None:
+    """Begins to import what the processes need, in the background."""
+    if _METHOD == "forkserver":
+        from multiprocessing import forkserver
+
+        multiprocessing.set_forkserver_preload([_WORK])
+        forkserver.ensure_running()
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    report: Report,
+    *,
+    device: str,
+    workers: int,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Runs all jobs, `workers` at a time, in their order; tells of steps, results and failures.
+
+    `threads` of each process on the CPU (None: as torch has it); `environment` is added to theirs. Whatever ends this
+    call ends the processes too.
+    """
+    context: Any = multiprocessing.get_context(_METHOD)
+    waiting, busy = deque(jobs), dict[Connection, _Worker]()
+    arguments = (device, threads, dict(environment or {}))
+    try:
+        while waiting or busy:
+            while waiting and len(busy) < workers:
+                here, there = context.Pipe()
+                process = context.Process(target=_work, args=(there, *arguments), daemon=True)
+                process.start()
+                there.close()
+                job = waiting.popleft()
+                here.send(job)
+                busy[here] = _Worker(process, job)
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                _listen(ready, busy, waiting, report)
+    finally:
+        for worker in busy.values():
+            worker.process.terminate()
+        for worker in busy.values():
+            worker.process.join(5)
+            if worker.process.is_alive():
+                worker.process.kill()
+
+
+def _listen(connection: Connection, busy: dict[Connection, _Worker], waiting: deque[Job], report: Report) -> None:
+    """One message of one process, and its next job where the last is done."""
+    worker = busy[connection]
+    try:
+        message: Message = connection.recv()
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        message = Failed(f"its process ended with code {worker.process.exitcode}; out of memory?")
+    if isinstance(message, Stepped):
+        report(worker.job, message)
+        return
+    done = worker.job
+    if isinstance(message, Finished) and waiting:
+        worker.job = waiting.popleft()
+        connection.send(worker.job)
+    else:
+        del busy[connection]
+        connection.close()  # which the process takes for its end
+    report(done, message)
+
+
+def _work(connection: Connection, device_name: str, threads: int | None, environment: Mapping[str, str]) -> None:
+    """What a process does: job after job, until nobody sends another or one has failed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.update(environment)
+    import torch
+
+    from cacseg.study.job import load_data, run_job
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    device = torch.device(device_name)
+    loaded: dict[Any, Any] = {}
+    while True:
+        try:
+            job: Job = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            key = _data_key(job)
+            if key not in loaded:
+                loaded[key] = load_data(job.config, job.held_out, device)
+            record = run_job(job, loaded[key], device, lambda steps: connection.send(Stepped(steps)))
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+        except (BrokenPipeError, ConnectionResetError):  # nobody is there to hear of it
+            return
+        except Exception as error:
+            words = " ".join(str(error).split()) or type(error).__name__
+            connection.send(Failed(f"{type(error).__name__}: {words}", traceback.format_exc()))
+            return
+        connection.send(Finished(record))
+
+
+def _data_key(job: Job) -> tuple[Any, ...]:
+    """Equal where the loaded data are."""
+    data = job.config.data
+    where = (data.name, data.root, data.train_split, data.val_split, data.ignore_index)
+    return (*where, data.size, data.length, data.val_length, job.held_out)

@@ -1,0 +1,83 @@
+"""The records of a study: one JSON file for each job, and one tidy CSV of them all."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cacseg.engine.files import write_file
+
+Record = dict[str, Any]  # what `study.job.run_job` gives
+
+JOBS, CSV = "jobs", "results.csv"
+COLUMNS = (
+    *("study", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer"),
+    *("miou", "mean_accuracy", "pixel_accuracy", "images", "seconds", "peak_mib", "status", "digest"),
+)
+
+
+def record_path(folder: Path, job_id: str) -> Path:
+    return folder / JOBS / f"{job_id}.json"
+
+
+def write_record(folder: Path, record: Record) -> None:
+    write_file(record_path(folder, record["id"]), json.dumps(record, indent=1) + "\n")
+
+
+def read_record(path: Path) -> Record:
+    try:
+        record = json.loads(path.read_text())
+        if record["format"] != "cacseg job 1":
+            raise ValueError(f"its format is {record['format']!r}, not 'cacseg job 1'")
+        return record
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no record of a job ({error}). Remove it, and the job runs again.") from error
+
+
+def read_records(folders: Iterable[str | Path]) -> list[Record]:
+    """All records of some folders; a job that is in two of them, with the same settings, counts once."""
+    found: dict[str, Record] = {}
+    seen: dict[str, Path] = {}
+    for folder in map(Path, folders):
+        paths = sorted((folder / JOBS).glob("*.json"))
+        if not paths:
+            raise FileNotFoundError(f"{folder} holds no results of a study: there is no {folder / JOBS}/*.json.")
+        for path in paths:
+            record = read_record(path)
+            key = record["id"]
+            if key in found and found[key]["digest"] != record["digest"]:
+                raise ValueError(
+                    f"{path} and {seen[key]} are one job with different settings: such results cannot be put together. "
+                    "Give one folder, or rename an arm."
+                )
+            if key not in found or found[key]["status"] == "failed":
+                found[key], seen[key] = record, path
+    return list(found.values())
+
+
+def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """One row for each answer of each job, scores in percent; a failed job has one row without scores."""
+    found = []
+    for record in records:
+        config = record["config"]
+        job = {column: record.get(column) for column in COLUMNS}
+        job |= {"rate": config["optimiser"]["rate"], "batch": config["training"]["batch"]}
+        if record["status"] != "failed":
+            job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
+        for answer, values in record.get("answers", {"": {}}).items():
+            of_answer = {name: values.get(name) for name in ("miou", "mean_accuracy", "pixel_accuracy")}
+            found.append({**job, "answer": answer, **of_answer})
+    return found
+
+
+def write_csv(folder: Path, records: Sequence[Record]) -> None:
+    """results.csv of the folder, whole or as it was."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows(sorted(records, key=lambda record: record["id"])))
+    write_file(folder / CSV, text.getvalue())

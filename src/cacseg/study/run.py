@@ -1,0 +1,117 @@
+"""A study in its folder: what is done is left alone, what is not is run, and everything that ends is written down."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cacseg.data import SegmentationData
+from cacseg.engine.files import lock_folder, make_folder
+from cacseg.study.plan import Job
+from cacseg.study.pool import Failed, Finished, Report, Stepped, run_jobs
+from cacseg.study.results import JOBS, Record, read_record, record_path, write_csv, write_record
+from cacseg.study.splits import hold_out
+
+
+class Todo(NamedTuple):
+    """A plan beside what its folder holds."""
+
+    records: dict[str, Record]  # by id, of its jobs that are done
+    jobs: list[Job]  # still to run: new ones, and those that failed
+
+
+def look_at(folder: Path, plan: Sequence[Job]) -> Todo:
+    """What is left to do. A record of other settings than the plan's is an error: results are never mixed."""
+    records: dict[str, Record] = {}
+    jobs: list[Job] = []
+    for job in plan:
+        path = record_path(folder, job.id)
+        record = read_record(path) if path.exists() else None
+        if record is not None and record["status"] != "failed":
+            if record["digest"] != job.digest:
+                raise ValueError(
+                    f"{path} was made with other settings ({_changed(record, job)}). Choose another folder."
+                )
+            records[job.id] = record
+        else:
+            jobs.append(job)
+    return Todo(records, jobs)
+
+
+def check_jobs(plan: Sequence[Job]) -> None:
+    """Before the first job starts: all data can be opened, crops fit, and every model can be made."""
+    from cacseg.engine.preflight import check_data
+    from cacseg.recipes.build import check_crops, make_model, open_split
+
+    opened: dict[str, SegmentationData] = {}
+    made = set()
+    for job in plan:
+        data, model = job.config.data, job.config.model
+        key = f"{job.held_out} {data.model_dump_json()}"
+        try:
+            if key not in opened:
+                opened[key] = open_split(data, "train")
+                check_crops(data, opened[key])
+                if job.held_out is None:
+                    check_data(opened[key], open_split(data, "val"))
+                else:
+                    hold_out(len(opened[key]), job.held_out)
+            if (data.name, model.model_dump_json()) not in made:
+                made.add((data.name, model.model_dump_json()))
+                with warnings.catch_warnings():  # the jobs will tell
+                    warnings.simplefilter("ignore")
+                    make_model(model, opened[key], lambda text: None)
+        except (ValueError, TypeError, OSError) as error:
+            raise ValueError(f"{job.id}: {error}") from error
+
+
+def run_study(
+    folder: Path,
+    plan: Sequence[Job],
+    report: Report,
+    *,
+    device: str,
+    workers: int,
+    threads: int | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[Record]:
+    """Runs what is left of a plan; gives the records of all its jobs.
+
+    Each record is written when its job ends, and results.csv with it, so that whatever interrupts a study it goes on
+    from there.
+    """
+    make_folder(folder / JOBS)
+    with lock_folder(folder, "running a study"):
+        records, jobs = look_at(folder, plan)
+        others = {path.stem: read_record(path) for path in (folder / JOBS).glob("*.json")}
+        records = others | records
+
+        def listen(job: Job, message: Stepped | Finished | Failed) -> None:
+            if not isinstance(message, Stepped):
+                record = message.record if isinstance(message, Finished) else failed_record(job, message)
+                write_record(folder, record)
+                records[job.id] = record
+                write_csv(folder, list(records.values()))
+            report(job, message)
+
+        run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment)
+        write_csv(folder, list(records.values()))
+    return [records[job.id] for job in plan]
+
+
+def failed_record(job: Job, failed: Failed) -> Record:
+    return {**job.describe(), "status": "failed", "error": failed.error, "details": failed.details}
+
+
+def _changed(record: Record, job: Job) -> str:
+    """The settings that differ, in words."""
+    now = job.config.model_dump(mode="json")
+    different = [
+        f"{section}.{field} was {record['config'].get(section, {}).get(field)!r}, now {value!r}"
+        for section, fields in now.items()
+        for field, value in fields.items()
+        if record["config"].get(section, {}).get(field) != value and f"{section}.{field}" != "data.root"
+    ]
+    return "; ".join(different) or "other weights, or another share held out"

@@ -1,0 +1,176 @@
+"""What the records of a study say: means, standard errors, and differences between runs of one seed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cacseg.study.results import Record
+
+GOAL = 1.0  # points of mIoU that an arm must gain to be called ahead
+ORACLE = "oracle"  # the answer that has seen the labels: a bound, never an arm's own
+
+
+class Cell(NamedTuple):
+    """Where arms are compared: all else is equal there."""
+
+    data: str
+    model: str
+    optimiser: str
+    steps: int
+
+
+class Mean(NamedTuple):
+    value: float
+    error: float | None  # the standard error; None of a single number
+    n: int
+
+
+class Line(NamedTuple):
+    """One answer of one arm in one cell."""
+
+    cell: Cell
+    arm: str
+    answer: str
+    own: bool  # the answer that the model gives when it is simply called
+    miou: Mean  # percent
+    difference: Mean | None  # from the baseline's own answer, seed by seed; None where no seed is in both
+    differences: tuple[float, ...]
+    diverged: int  # of the runs
+
+    @property
+    def verdict(self) -> str:
+        """Ahead: by a point or more, and by more than two standard errors. Behind: by more than two of them."""
+        if self.difference is None or self.difference.error is None:
+            return ""
+        value, error = self.difference.value, self.difference.error
+        if value >= GOAL and value > 2.0 * error:
+            return "ahead"
+        return "behind" if value < -2.0 * error else "even"
+
+
+def own_answer(record: Record) -> str:
+    """The answer that a record's model gives when it is simply called."""
+    if "own_answer" in record:
+        return record["own_answer"]
+    model = record["config"]["model"]
+    # Records of before models could say so themselves.
+    wanted = "plain" if model["classifier"] == "plain" else model["classifier_arguments"].get("answer", "context")
+    return wanted if wanted in record["answers"] else "plain"  # some variants have no other
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Mean and its standard error, from the scatter of the values."""
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return Mean(statistics.fmean(values), error, len(values))
+
+
+def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Line]:
+    """A line for each answer of each arm in each cell; the baseline's first. Failed jobs take no part."""
+    ended = [record for record in records if record["status"] != "failed"]
+    if not ended:
+        raise ValueError("there is nothing to compare: no job has ended well.")
+    baseline = _baseline(ended, baseline)
+    groups: dict[tuple[Cell, str], list[Record]] = {}
+    for record in ended:
+        cell = Cell(record["data"], record["model"], record["optimiser"], record["steps"])
+        groups.setdefault((cell, record["arm"]), []).append(record)
+    lines: list[Line] = []
+    for cell, arm in sorted(groups, key=lambda key: (key[0], key[1] != baseline, key[1])):
+        group = groups[cell, arm]
+        _check_one_kind(cell, arm, group)
+        base = _scores(groups.get((cell, baseline), []))
+        lines += _lines(cell, arm, group, base)
+    return lines
+
+
+def own_lines(lines: Iterable[Line]) -> list[Line]:
+    """The headline of each arm in each cell."""
+    return [line for line in lines if line.own]
+
+
+class Count(NamedTuple):
+    """In how many cells an arm is what; a cell with fewer than two pairs is undecided."""
+
+    arm: str
+    ahead: int
+    even: int
+    behind: int
+    undecided: int
+    difference: float  # mean over the cells
+
+
+def pool(lines: Iterable[Line], baseline: str) -> list[Count]:
+    """One count for each arm but the baseline, the best mean difference first."""
+    arms: dict[str, list[Line]] = {}
+    for line in own_lines(lines):
+        if line.arm != baseline and line.difference is not None:
+            arms.setdefault(line.arm, []).append(line)
+    found = []
+    for arm, own in arms.items():
+        verdicts = Counter(line.verdict for line in own)
+        differences = [line.difference.value for line in own if line.difference is not None]
+        found.append(
+            Count(
+                arm=arm,
+                ahead=verdicts["ahead"],
+                even=verdicts["even"],
+                behind=verdicts["behind"],
+                undecided=verdicts[""],
+                difference=statistics.fmean(differences),
+            )
+        )
+    return sorted(found, key=lambda count: -count.difference)
+
+
+def baseline_of(records: Iterable[Record], given: str | None = None) -> str:
+    """The arm that others are compared with: the given one, or what all records say."""
+    return _baseline(list(records), given)
+
+
+def _baseline(records: Sequence[Record], given: str | None) -> str:
+    arms, stated = {record["arm"] for record in records}, sorted({record["baseline"] for record in records})
+    if given is None and len(stated) > 1:
+        raise ValueError(f"the studies have different baselines, {', '.join(stated)}. Choose one with --baseline.")
+    baseline = stated[0] if given is None else given
+    if baseline not in arms:
+        raise ValueError(f"there is no result of the baseline {baseline!r}. There is {', '.join(sorted(arms))}.")
+    return baseline
+
+
+def _check_one_kind(cell: Cell, arm: str, group: Sequence[Record]) -> None:
+    if len({record["digest"] for record in group}) > 1:
+        raise ValueError(
+            f"the runs of {arm!r} in {'.'.join(map(str, cell))} were made with different settings and cannot be put "
+            "together. Give one folder."
+        )
+
+
+def _scores(group: Iterable[Record]) -> dict[int, float]:
+    """Own mIoU by seed."""
+    return {record["seed"]: record["answers"][own_answer(record)]["miou"] for record in group}
+
+
+def _lines(cell: Cell, arm: str, group: Sequence[Record], base: dict[int, float]) -> list[Line]:
+    own = own_answer(group[0])
+    diverged = sum(record["status"] == "diverged" for record in group)
+    found = []
+    for answer in group[0]["answers"]:
+        scores = {record["seed"]: record["answers"][answer]["miou"] for record in group}
+        differences = tuple(scores[seed] - base[seed] for seed in sorted(scores) if seed in base)
+        found.append(
+            Line(
+                cell=cell,
+                arm=arm,
+                answer=answer,
+                own=answer == own,
+                miou=mean_of(list(scores.values())),
+                difference=mean_of(differences) if differences else None,
+                differences=differences,
+                diverged=diverged,
+            )
+        )
+    return found

@@ -1,0 +1,107 @@
+"""From a study to jobs."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cacseg.recipes.config import change
+from cacseg.study.file import read_study
+from cacseg.study.plan import check_supported, digest_of, make_plan
+from cacseg.study.splits import hold_out
+
+STUDIES = Path(__file__).parents[2] / "studies"
+SYNTHETIC = read_study(STUDIES / "synthetic.toml")
+ROOTS = {"camvid": "somewhere/camvid", "msrc21": "somewhere/msrc21"}
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_study_of_the_repository_can_be_planned(path):
+    study = read_study(path)
+    assert study.name == path.stem
+    used = {choice.recipe for choice in study.data.values()}
+    jobs = make_plan(study, {name: root for name, root in ROOTS.items() if name in used})
+    assert len({job.id for job in jobs}) == len(jobs)
+
+
+def test_the_presets_are_compared_as_the_issue_asks():
+    jobs = make_plan(read_study(STUDIES / "presets.toml"), ROOTS)
+    assert len(jobs) == 2 * 2 * 2 * 2 * 3 * 3
+    assert {job.config.model.classifier for job in jobs if job.arm == "plain"} == {"plain"}
+    assert {job.config.model.preset for job in jobs if job.arm == "paper"} == {"paper"}
+
+
+def test_jobs_are_whole_configurations_in_an_order_that_keeps_pairs():
+    jobs = make_plan(replace(SYNTHETIC, steps=(5, 20)), settings={"optimiser.rate": 0.5})
+    assert [job.id for job in jobs[:4]] == [
+        "synthetic.fcn.adamw.20.plain.0",
+        "synthetic.fcn.adamw.20.paper.0",
+        "synthetic.fcn.adamw.20.released.0",
+        "synthetic.fcn.adamw.5.plain.0",
+    ]
+    assert [job.seed for job in jobs] == [0] * 6 + [1] * 6
+    one = jobs[-1]
+    assert (one.config.training.seed, one.config.schedule.steps, one.config.optimiser.rate) == (1, 5, 0.5)
+    assert one.config.data.crop == (64, 64)
+    assert one.describe()["config"]["model"]["preset"] == "released"
+
+
+def test_a_part_of_the_grid():
+    jobs = make_plan(SYNTHETIC, only={"arms": ["plain", "paper"], "seeds": ["1"]})
+    assert [(job.arm, job.seed) for job in jobs] == [("plain", 1), ("paper", 1)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"only": {"arms": ["papre"]}}, "there is no value of arms 'papre'. Did you mean 'paper'?"),
+        ({"only": {"arm": ["paper"]}}, "there is no axis 'arm'. Did you mean 'arms'?"),
+        ({"settings": {"model.clasifier": "plain"}}, "synthetic.fcn.adamw.20.plain: there is no setting"),
+        ({"settings": {"optimiser.rate": -1}}, "optimiser.rate: input should be greater than 0"),
+        ({"settings": {"schedule.steps": 3}}, "--set: schedule.steps is decided by the list `steps`"),
+        ({"settings": {"data.max_share": 0.5}}, r"data.max_share must be 1\.0 \(crops are drawn before labels"),
+        ({"settings": {"training.precision": "fp16"}}, "must be fp32, tf32 or bf16"),
+        ({"settings": {"model.backbone_weights": "nowhere"}}, "there is no file of weights nowhere"),
+        ({"roots": {"camvd": "x"}}, r"there is no data set \(of --root\) 'camvd'"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        make_plan(SYNTHETIC, **arguments)
+
+
+def test_data_need_their_folder():
+    with pytest.raises(ValueError, match="'msrc21' needs its folder: --root msrc21=PATH"):
+        make_plan(read_study(STUDIES / "presets.toml"), {"camvid": "x"})
+
+
+def test_digests_tell_settings_apart_and_nothing_else(tmp_path):
+    config = make_plan(SYNTHETIC)[0].config
+    digest = digest_of(config, None)
+    assert len({job.digest for job in make_plan(SYNTHETIC)}) == 3  # arms, not seeds
+    assert digest_of(change(config, {"training.workers": 7, "training.seed": 5}), None) == digest
+    assert digest_of(change(config, {"optimiser.rate": 0.5}), None) != digest
+    assert digest_of(config, 0.2) != digest
+    here, there, other = (tmp_path / name for name in ("here", "there", "other"))
+    here.write_bytes(b"weights")
+    there.write_bytes(b"weights")
+    other.write_bytes(b"others")
+    of = [digest_of(change(config, {"model.backbone_weights": str(path)}), None) for path in (here, there, other)]
+    assert of[0] == of[1] != of[2]
+
+
+def test_what_a_job_would_leave_out_is_refused():
+    config = make_plan(SYNTHETIC)[0].config
+    for setting in ({"training.accumulate": 2}, {"training.compile": True}, {"data.val_scale": (64, 64)}):
+        (key,) = setting
+        with pytest.raises(ValueError, match=f"in a study {key} must be"):
+            check_supported(change(config, setting))
+
+
+def test_the_last_of_each_block_are_held_out():
+    train, held_out = hold_out(120, 0.2)
+    assert held_out == [*range(40, 50), *range(90, 100), *range(116, 120)]
+    assert sorted(train + held_out) == list(range(120))
+    assert [len(part) for part in hold_out(367, 0.2)] == [294, 73]  # CamVid
+    with pytest.raises(ValueError, match="leaves 2 to train on and holds out 0"):
+        hold_out(2, 0.2)

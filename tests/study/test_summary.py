@@ -1,0 +1,172 @@
+"""Records, the CSV and the statistics, against numbers worked out by hand."""
+
+import csv
+
+import pytest
+
+from cacseg.study.plots import difference_picture
+from cacseg.study.results import COLUMNS, read_records, rows, write_csv, write_record
+from cacseg.study.summary import Line, baseline_of, mean_of, own_answer, pool, summarise
+from cacseg.study.tables import arms_table, markdown, pooled_table
+
+
+def record(arm, seed, scores, *, steps=400, status="done", digest=None, arguments=None):
+    model = {"classifier": "plain" if arm == "plain" else "context", "classifier_arguments": arguments or {}}
+    made = {
+        "format": "cacseg job 1",
+        "id": f"camvid.fcn.adamw.{steps}.{arm}.{seed}",
+        **dict(study="small", baseline="plain", data="camvid", model="fcn", optimiser="adamw", steps=steps),
+        **dict(arm=arm, seed=seed, status=status, digest=digest or arm),
+        "config": {"model": model, "optimiser": {"rate": 2e-4}, "training": {"batch": 16}},
+    }
+    if status == "failed":
+        return {**made, "error": "ValueError: no"}
+    answers = {name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": 90.0} for name, score in scores.items()}
+    run = dict(images=101, seconds_training=10.0, seconds_evaluation=1.5, peak_mib=100.0)
+    return {**made, "answers": answers, **run}
+
+
+PLAIN = [record("plain", seed, {"plain": score}) for seed, score in enumerate((60.0, 62.0, 61.0))]
+BETTER = [
+    record("better", seed, {"plain": score - 1.0, "context": score, "oracle": 80.0})
+    for seed, score in enumerate((62.0, 63.0, 63.0))
+]
+
+
+def of(lines, arm, answer) -> Line:
+    (line,) = (line for line in lines if (line.arm, line.answer) == (arm, answer))
+    return line
+
+
+def test_means_errors_and_paired_differences():
+    lines = summarise([*BETTER, *PLAIN])
+    plain, context = of(lines, "plain", "plain"), of(lines, "better", "context")
+    assert lines[0] is plain
+    assert plain.miou == pytest.approx((61.0, 1 / 3**0.5, 3))  # deviations -1, 1, 0: variance 1
+    assert context.differences == (2.0, 1.0, 2.0)
+    assert context.difference == pytest.approx((5 / 3, (1 / 3) ** 0.5 / 3**0.5, 3))
+    assert (context.own, context.verdict) == (True, "ahead")  # 1.67 > 2 * 0.33
+    assert of(lines, "better", "plain").verdict == "even"  # 0.67 is not more than 2 * 0.33
+    assert of(lines, "better", "oracle").own is False
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ((1.0, 1.0, 1.0), "ahead"),
+        ((0.9, 0.9, 0.9), "even"),  # sure, but less than a point
+        ((0.0, 4.0, 0.0), "even"),  # 1.33 +- 1.33
+        ((-0.3, -0.3, -0.2), "behind"),
+        ((2.0,), ""),
+    ],
+)
+def test_verdicts(differences, verdict):
+    arm = [record("arm", seed, {"context": 61.0 + value}) for seed, value in enumerate(differences)]
+    base = [record("plain", seed, {"plain": 61.0}) for seed in range(3)]
+    assert of(summarise([*arm, *base]), "arm", "context").verdict == verdict
+
+
+def test_only_equal_seeds_are_paired():
+    lines = summarise([*PLAIN[:2], *BETTER[1:]])
+    assert of(lines, "better", "context").differences == (1.0,)
+    assert of(lines, "better", "context").miou.n == 2
+    apart = summarise([PLAIN[0], BETTER[1]])
+    assert of(apart, "better", "context").difference is None
+
+
+def test_the_own_answer():
+    mean = record("mean", 0, {"plain": 1.0, "context": 2.0, "mean": 3.0}, arguments={"answer": "mean"})
+    assert own_answer({**mean, "own_answer": "plain"}) == "plain"  # what the model said of itself
+    assert own_answer(mean) == "mean"
+    assert own_answer(PLAIN[0]) == "plain"
+    assert own_answer(BETTER[0]) == "context"
+    assert own_answer(record("without", 0, {"plain": 1.0, "oracle": 2.0})) == "plain"
+
+
+def test_cells_are_counted():
+    long = [
+        record(arm, seed, {name: 60.0}, steps=1600)
+        for arm, name in (("plain", "plain"), ("better", "context"))
+        for seed in (0, 1)
+    ]
+    (count,) = pool(summarise([*PLAIN, *BETTER, *long]), "plain")
+    assert (count.arm, count.ahead, count.even, count.behind, count.undecided) == ("better", 1, 1, 0, 0)
+    assert count.difference == pytest.approx(5 / 6)
+
+
+def test_results_of_different_settings_are_not_averaged():
+    with pytest.raises(
+        ValueError, match=r"runs of 'plain' in camvid\.fcn\.adamw\.400 were made with different settings"
+    ):
+        summarise([*PLAIN[:2], record("plain", 2, {"plain": 60.0}, digest="other")])
+
+
+def test_failed_jobs_take_no_part():
+    lines = summarise([*PLAIN, record("plain", 3, {}, status="failed")])
+    assert lines[0].miou.n == 3
+    with pytest.raises(ValueError, match="no job has ended well"):
+        summarise([record("plain", 3, {}, status="failed")])
+
+
+def test_the_baseline_must_be_there():
+    assert baseline_of([*PLAIN, *BETTER], "better") == "better"
+    with pytest.raises(ValueError, match=r"no result of the baseline 'plain'\. There is better"):
+        baseline_of(BETTER)
+    other = [{**BETTER[0], "baseline": "better"}]
+    with pytest.raises(ValueError, match=r"different baselines, better, plain\. Choose one"):
+        baseline_of([*PLAIN, *other])
+
+
+def test_one_row_for_each_answer(tmp_path):
+    write_csv(tmp_path, [*BETTER, PLAIN[0], record("broken", 0, {}, status="failed")])
+    with (tmp_path / "results.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert tuple(found[0]) == COLUMNS
+    assert len(found) == 3 * 3 + 1 + 1
+    assert found[1] == {
+        **dict(study="small", data="camvid", model="fcn", optimiser="adamw", rate="0.0002", steps="400", batch="16"),
+        **dict(arm="better", seed="0", answer="context", miou="62.0", mean_accuracy="70.0", pixel_accuracy="90.0"),
+        **dict(images="101", seconds="11.5", peak_mib="100.0", status="done", digest="better"),
+    }
+    (broken,) = (row for row in found if row["arm"] == "broken")
+    assert (broken["status"], broken["answer"], broken["miou"]) == ("failed", "", "")
+    assert len(rows(PLAIN)) == 3
+
+
+def test_folders_are_read_together(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    for one in PLAIN:
+        write_record(here, one)
+    write_record(there, BETTER[0])
+    write_record(there, PLAIN[0])
+    assert len(read_records([here, there])) == 4
+    write_record(there, PLAIN[0] | {"digest": "other"})
+    with pytest.raises(ValueError, match="are one job with different settings"):
+        read_records([here, there])
+    (there / "jobs" / "half.json").write_text("{")
+    with pytest.raises(ValueError, match=r"half\.json is no record of a job"):
+        read_records([there])
+    with pytest.raises(FileNotFoundError, match="holds no results of a study"):
+        read_records([tmp_path])
+
+
+def test_tables():
+    lines = summarise([*PLAIN, *BETTER])
+    page = markdown(arms_table(lines, "plain")).splitlines()
+    assert page[0].endswith("| seeds | mIoU | from plain | plain | context | oracle |")
+    assert page[2] == "| camvid | fcn | adamw | 400 | plain | plain |  | 3 | 61.00 ± 0.58 |  | 61.00 |  |  |"
+    assert page[3].startswith(
+        "| camvid | fcn | adamw | 400 | better | context | ahead | 3 | 62.67 ± 0.33 | +1.67 ± 0.33 |"
+    )
+    assert markdown(pooled_table(pool(lines, "plain"))).splitlines()[2] == "| better | +1.67 | 1 | 0 | 0 | 0 |"
+    assert mean_of([1.0]).error is None
+
+
+@pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_pictures(format, start):
+    lines = summarise([*PLAIN, *BETTER])
+    assert difference_picture(lines, "plain", "50 % of $x$", format).startswith(start)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        difference_picture(summarise(PLAIN), "plain", "none")
+    with pytest.raises(ValueError, match="a picture is one of png"):
+        difference_picture(lines, "plain", "none", "gif")
