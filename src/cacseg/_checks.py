@@ -159,3 +159,8 @@ def check_offsets(offsets: Tensor, features: Tensor) -> None:
                 f"{offsets.tolist() if offsets.numel() <= 10 else f'{first} ... {last}'}. "
                 "Running ends without the leading 0 become offsets by F.pad(ends, (1, 0))."
             )
+
+
+def check_share(name: str, value: float) -> None:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{name} must be in [0, 1]; got {value}.")

@@ -10,9 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cacseg import functional, ops
-from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
-from cacseg.designs import DESIGNS, FACTS, PLACE_CODES, Design, DesignName, Fact, make_projector
-from cacseg.functional._precision import no_autocast
+from cacseg._checks import (
+    check_choice,
+    check_confidence,
+    check_features,
+    check_labels,
+    check_offsets,
+    check_share,
+)
+from cacseg.designs import DESIGNS, DesignName, Fact, Head, finish, gather_facts, generate, make_projectors
 from cacseg.functional.prototypes import SCOPES, Scope, pixel_shares
 from cacseg.presets import PresetName, fill, get_preset
 
@@ -32,14 +38,6 @@ class ContextLogits(NamedTuple):
     labels: Int[Tensor, "b *spatial"]  # at the size of the features, -1 where they take no part
     offsets: Int[Tensor, " b_plus_1"] | None = None  # of a packed batch
     ignore_index: int = 255  # of the full labels
-
-
-class Head(NamedTuple):
-    """The classifier of each image."""
-
-    rows: Float[Tensor, "#images n d"]
-    bias: Float[Tensor, "#images n"] | Float[Tensor, " n"] | None = None
-    place: Float[Tensor, "images n c"] | None = None  # of a bias that differs from pixel to pixel
 
 
 class ContextAwareClassifier(nn.Module):
@@ -135,26 +133,6 @@ class ContextAwareClassifier(nn.Module):
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("answer", answer, ANSWERS)
-        filled = get_preset(preset)
-        context_design, oracle_design = fill(context_design, filled.design), fill(oracle_design, filled.design)
-        check_choice("context_design", context_design, tuple(DESIGNS))
-        check_choice("oracle_design", oracle_design, tuple(DESIGNS))
-        feature_gradient = fill(feature_gradient, filled.feature_gradient)
-        oracle_gradient = fill(oracle_gradient, feature_gradient)
-        for name, share in (("feature_gradient", feature_gradient), ("oracle_gradient", oracle_gradient)):
-            if not 0.0 <= share <= 1.0:
-                raise ValueError(f"{name} must be in [0, 1]; got {share}.")
-        designs = [DESIGNS[design] for design in (context_design, oracle_design)]
-        can_start_at_zero = all(design.residual for design in designs if design.projected)
-        if zero_start and not can_start_at_zero:
-            raise ValueError(
-                "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
-                f"'project_concat_residual' for both; got {context_design!r} and {oracle_design!r}."
-            )
-        for fact in reads:
-            check_choice("reads", fact, FACTS)
-        if reads and not all(design.projected for design in designs if design is not DESIGNS["none"]):
-            raise ValueError(f"reads needs designs with a projector; got {context_design!r} and {oracle_design!r}.")
         if context_bias and not bias:
             raise ValueError("context_bias needs a bias; got bias=False. Pass bias=True.")
         if plain_similarity == "cosine" and bias:
@@ -163,33 +141,35 @@ class ContextAwareClassifier(nn.Module):
         self.num_classes = num_classes
         self.dropout = dropout
         self.scale = scale
-        self.oracle_scope = fill(oracle_scope, filled.oracle_scope)
-        check_choice("oracle_scope", self.oracle_scope, SCOPES)
         self.plain_similarity = plain_similarity
         self.context_similarity = context_similarity
-        self.context_design: DesignName = context_design
-        self.oracle_design: DesignName = oracle_design
         self.confidence_threshold = confidence_threshold
-        self.detach_plain = fill(detach_plain, filled.detach_plain)
-        self.detach_weight = fill(detach_weight, filled.detach_weight)
-        self.feature_gradient = feature_gradient
-        self.oracle_gradient = oracle_gradient
-        self.reads = tuple(fact for fact in FACTS if fact in reads)
         self.context_bias = context_bias
         self.answer = answer
         self.ignore_index = ignore_index
 
+        filled = get_preset(preset)
+        self.oracle_scope: Scope = fill(oracle_scope, filled.oracle_scope)
+        check_choice("oracle_scope", self.oracle_scope, SCOPES)
+        self.context_design: DesignName = fill(context_design, filled.design)
+        self.oracle_design: DesignName = fill(oracle_design, filled.design)
+        check_choice("context_design", self.context_design, tuple(DESIGNS))
+        check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
+        self.detach_plain: bool = fill(detach_plain, filled.detach_plain)
+        self.detach_weight: bool = fill(detach_weight, filled.detach_weight)
+        self.feature_gradient: float = fill(feature_gradient, filled.feature_gradient)
+        self.oracle_gradient: float = fill(oracle_gradient, self.feature_gradient)
+        check_share("feature_gradient", self.feature_gradient)
+        check_share("oracle_gradient", self.oracle_gradient)
+
         convolution = nn.Conv2d(in_channels, num_classes, 1, bias=bias)  # for its initial values
         self.weight = nn.Parameter(convolution.weight.detach())
         self.bias = nn.Parameter(convolution.bias.detach()) if convolution.bias is not None else None
-        sizes = {"share": 1, "scene": in_channels, "place": 2 * PLACE_CODES}
-        extra = {
-            "inputs": sum(sizes[fact] for fact in self.reads),
-            "outputs": (1 if reads else 0) + (sizes["place"] if "place" in reads else 0),
-        }
-        zero_start = fill(zero_start, filled.zero_start and can_start_at_zero)
-        self.context_projector, self.oracle_projector = (
-            make_projector(design, in_channels, zero_start=zero_start, **extra) for design in designs
+        names = (self.context_design, self.oracle_design)
+        if zero_start is None:
+            zero_start = filled.zero_start and all(DESIGNS[one].residual for one in names if DESIGNS[one].projected)
+        self.context_projector, self.oracle_projector, self.reads = make_projectors(
+            names, in_channels, reads=reads, zero_start=zero_start
         )
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         if frozen_oracle and self.oracle_projector is not None:
@@ -380,8 +360,9 @@ class ContextAwareClassifier(nn.Module):
             )
         if self.reads:
             shares = functional.context_shares(plain) if "share" in self.reads else None
-            facts = self._facts(features, pixel_shares(plain) if "place" in self.reads else None, shares)
-        return self._generate(DESIGNS[self.context_design], self.context_projector, prototypes, facts)
+            pixels = pixel_shares(plain) if "place" in self.reads else None
+            facts = gather_facts(self.reads, features, self.num_classes, pixels, shares)
+        return self._generate(self.context_design, self.context_projector, prototypes, facts)
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
         """A_y of Eq. (2), one classifier for each image or for the batch."""
@@ -400,67 +381,22 @@ class ContextAwareClassifier(nn.Module):
             masks = functional.class_masks(labels, self.num_classes, -1)
             masks = masks / masks.flatten(2).sum(-1).clamp_min(1.0).view(*masks.shape[:2], *[1] * (masks.ndim - 2))
             shares = functional.oracle_shares(labels, self.num_classes, ignore_index=-1)
-            facts = self._facts(features, masks, shares)
-        return self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes, facts)
-
-    def _facts(self, features: Tensor, pixels: Tensor | None, shares: Tensor | None) -> Tensor:
-        """What `reads` names, [b, n, *]; `pixels` are the parts of each class's mean, `shares` of the image."""
-        found = []
-        with no_autocast(features):
-            if shares is not None and "share" in self.reads:
-                found.append(shares[..., None])
-            if "scene" in self.reads:
-                scene = features.flatten(2).mean(dim=-1, dtype=torch.float32)
-                found.append(scene[:, None].expand(-1, self.num_classes, -1))
-            if pixels is not None and "place" in self.reads:
-                codes = functional.place_codes(features, PLACE_CODES).flatten(1)
-                found.append(pixels.flatten(2).float() @ codes.T)
-        return torch.cat(found, dim=-1)
+            facts = gather_facts(self.reads, features, self.num_classes, masks, shares)
+        return self._generate(self.oracle_design, self.oracle_projector, prototypes, facts)
 
     def _generate(
-        self, design: Design, project: nn.Module | None, prototypes: Tensor | None, facts: Tensor | None = None
+        self, design: DesignName, project: nn.Module | None, prototypes: Tensor | None, facts: Tensor | None
     ) -> Head:
-        """A of Eqs. (2) and (5), [1 or b, n, d]. In float32 under autocast: n rows cost nothing."""
         weight: Tensor = self.weight.flatten(1)[None]
         bias: Tensor | None = self.bias if self.context_bias else None
         if self.detach_weight:
             weight, bias = weight.detach(), None if bias is None else bias.detach()
-        if prototypes is None:
-            return Head(weight, bias)
-        with no_autocast(weight):
-            rows = prototypes.to(weight.dtype)
-            weight = weight.expand_as(rows)
-            if design.joined == "sum":
-                rows = rows + weight
-            elif design.joined == "concat":
-                rows = torch.cat([rows, weight], dim=-1)
-            if facts is not None:
-                images = facts.shape[0]  # the prototypes may be those of the whole batch
-                weight = weight.expand(images, -1, -1)
-                rows = torch.cat([rows.expand(images, -1, -1), facts.to(rows.dtype)], dim=-1)
-            if project is not None:
-                rows = project(rows)
-            place = None
-            if facts is not None:
-                rows, own, place = rows.split([self.in_channels, 1, rows.shape[-1] - self.in_channels - 1], dim=-1)
-                bias = own[..., 0] if bias is None else bias + own[..., 0]
-            return Head(rows + weight if design.residual else rows, bias, place)
+        return generate(DESIGNS[design], project, prototypes, weight, bias, facts)
 
     def _similarity(self, features: Tensor, head: Head, offsets: Tensor | None) -> Tensor:
         if self.context_similarity == "dot":
-            return self._finish(ops.dot_logits(features, head.rows, offsets=offsets), head)
-        return self._finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head)
-
-    def _finish(self, scores: Tensor, head: Head) -> Tensor:
-        """What goes beyond the paper's cosines."""
-        if self.scale_factor is not None:
-            scores = scores * self.scale_factor.to(scores.dtype)
-        if head.bias is not None:
-            scores = scores + head.bias.to(scores.dtype).view(*head.bias.shape, *[1] * (scores.ndim - 2))
-        if head.place is not None and head.place.shape[-1] > 0:
-            codes = functional.place_codes(scores, PLACE_CODES).to(scores.dtype).flatten(1)
-            scores = scores + (head.place.to(scores.dtype) @ codes).view(scores.shape)
-        return scores
+            return finish(ops.dot_logits(features, head.rows, offsets=offsets), head, self.scale_factor)
+        return finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head, self.scale_factor)
 
     def _similarities(
         self, features: Tensor, own: Head | None, oracle: Head | None, offsets: Tensor | None
@@ -474,7 +410,7 @@ class ContextAwareClassifier(nn.Module):
         ):
             seen = functional.scale_gradient(features, self.feature_gradient)
             scores = ops.cosine_logits_of_both(seen, own.rows, oracle.rows, self.scale, offsets=offsets)
-            return self._finish(scores[0], own), self._finish(scores[1], oracle)
+            return finish(scores[0], own, self.scale_factor), finish(scores[1], oracle, self.scale_factor)
         pairs = ((own, self.feature_gradient), (oracle, self.oracle_gradient))
         context, of_oracle = (
             None if head is None else self._similarity(functional.scale_gradient(features, share), head, offsets)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cacseg._checks import check_choice
+from cacseg.functional._precision import no_autocast
+from cacseg.functional.prototypes import place_codes
 
 DesignName = Literal[
     "project_concat",
@@ -41,8 +47,40 @@ DESIGNS: dict[str, Design] = {
 
 
 Fact = Literal["share", "scene", "place"]
-FACTS = ("share", "scene", "place")
-PLACE_CODES = 4  # for each spatial dimension
+FACTS: tuple[Fact, ...] = ("share", "scene", "place")
+PLACE_CODES = 4  # for each of the two spatial dimensions
+
+
+class Head(NamedTuple):
+    """The classifier of each image."""
+
+    rows: Float[Tensor, "#images n d"]
+    bias: Float[Tensor, "#images n"] | Float[Tensor, " n"] | None = None
+    place: Float[Tensor, "images n c"] | None = None  # of a bias that differs from pixel to pixel
+
+
+def make_projectors(
+    designs: Sequence[str], channels: int, *, reads: Sequence[Fact] = (), zero_start: bool = False
+) -> tuple[nn.Sequential | None, nn.Sequential | None, tuple[Fact, ...]]:
+    """theta of the context and of the oracle branch, None where A needs none; and what they read, in order."""
+    both = [DESIGNS[design] for design in designs]
+    if zero_start and not all(design.residual for design in both if design.projected):
+        raise ValueError(
+            "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
+            f"'project_concat_residual' for both; got {' and '.join(map(repr, designs))}."
+        )
+    for fact in reads:
+        check_choice("reads", fact, FACTS)
+    if reads and not all(design.projected for design in both if design is not DESIGNS["none"]):
+        raise ValueError(f"reads needs designs with a projector; got {' and '.join(map(repr, designs))}.")
+    sizes: dict[Fact, int] = {"share": 1, "scene": channels, "place": 2 * PLACE_CODES}
+    read = tuple(fact for fact in FACTS if fact in reads)
+    inputs = sum(sizes[fact] for fact in read)
+    outputs = (1 if read else 0) + (sizes["place"] if "place" in read else 0)
+    context, oracle = (
+        make_projector(design, channels, inputs=inputs, outputs=outputs, zero_start=zero_start) for design in both
+    )
+    return context, oracle, read
 
 
 def make_projector(
@@ -61,3 +99,68 @@ def make_projector(
         second.weight[zeros] = 0.0
         second.bias[zeros] = 0.0
     return nn.Sequential(first, nn.ReLU(), second)
+
+
+def generate(
+    design: Design,
+    project: nn.Module | None,
+    prototypes: Float[Tensor, "#images n d"] | None,
+    weight: Float[Tensor, "1 n d"],
+    bias: Float[Tensor, " n"] | None = None,
+    facts: Float[Tensor, "images n f"] | None = None,
+) -> Head:
+    """A of Eqs. (2) and (5). In float32 under autocast: n rows cost nothing."""
+    if prototypes is None:
+        return Head(weight, bias)
+    with no_autocast(weight):
+        rows = prototypes.to(weight.dtype)
+        weight = weight.expand_as(rows)
+        if design.joined == "sum":
+            rows = rows + weight
+        elif design.joined == "concat":
+            rows = torch.cat([rows, weight], dim=-1)
+        if facts is not None:
+            images = facts.shape[0]  # the prototypes may be those of the whole batch
+            weight = weight.expand(images, -1, -1)
+            rows = torch.cat([rows.expand(images, -1, -1), facts.to(rows.dtype)], dim=-1)
+        if project is not None:
+            rows = project(rows)
+        place = None
+        if facts is not None:
+            channels = weight.shape[-1]
+            rows, own, place = rows.split([channels, 1, rows.shape[-1] - channels - 1], dim=-1)
+            bias = own[..., 0] if bias is None else bias + own[..., 0]
+        return Head(rows + weight if design.residual else rows, bias, place)
+
+
+def gather_facts(
+    reads: Sequence[Fact],
+    features: Float[Tensor, "b d *spatial"],
+    num_classes: int,
+    pixels: Float[Tensor, "b n *spatial"] | None,
+    shares: Float[Tensor, "b n"] | None,
+) -> Float[Tensor, "b n f"]:
+    """What `reads` names; `pixels`: what part of its class's mean each pixel is, `shares`: of its image each class."""
+    found = []
+    with no_autocast(features):
+        if shares is not None and "share" in reads:
+            found.append(shares[..., None])
+        if "scene" in reads:
+            scene = features.flatten(2).mean(dim=-1, dtype=torch.float32)
+            found.append(scene[:, None].expand(-1, num_classes, -1))
+        if pixels is not None and "place" in reads:
+            codes = place_codes(features, PLACE_CODES).flatten(1)
+            found.append(pixels.flatten(2).float() @ codes.T)
+    return torch.cat(found, dim=-1)
+
+
+def finish(scores: Float[Tensor, "b n *spatial"], head: Head, factor: Tensor | None) -> Float[Tensor, "b n *spatial"]:
+    """What goes beyond the paper's cosines: a factor that learns, biases, and biases of each pixel."""
+    if factor is not None:
+        scores = scores * factor.to(scores.dtype)
+    if head.bias is not None:
+        scores = scores + head.bias.to(scores.dtype).view(*head.bias.shape, *[1] * (scores.ndim - 2))
+    if head.place is not None and head.place.shape[-1] > 0:
+        codes = place_codes(scores, PLACE_CODES).to(scores.dtype).flatten(1)
+        scores = scores + (head.place.to(scores.dtype) @ codes).view(scores.shape)
+    return scores

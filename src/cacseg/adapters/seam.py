@@ -19,7 +19,6 @@ from cacseg.adapters.patches import (
     patch_sums,
 )
 from cacseg.classifier import ContextAwareClassifier, ContextLogits
-from cacseg.designs import DESIGNS
 from cacseg.functional._precision import no_autocast, widen
 from cacseg.functional.labels import class_masks
 from cacseg.functional.prototypes import pixel_shares
@@ -121,14 +120,14 @@ class SeamClassifier(ContextAwareClassifier):
                 with no_autocast(features):
                     shares = pixel_shares(plain.detach() if self.detach_plain else plain, self.confidence_threshold)
                     prototypes = patch_sums(widen(features), shares.to(widen(features).dtype), self.geometry)
-            rows = self._generate(DESIGNS[self.context_design], self.context_projector, prototypes).rows
+            rows = self._generate(self.context_design, self.context_projector, prototypes, None).rows
             context = self._similarity_of_patches(features, rows, norms)
         if labels is None:
             return context
         labels, oracle = ops.fit_labels(labels, plain.shape[2:], self.num_classes, self.ignore_index), None
         if self.oracle_design != "none":
             prototypes = self._oracle_prototypes_of_patches(features, labels)
-            rows = self._generate(DESIGNS[self.oracle_design], self.oracle_projector, prototypes).rows
+            rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows
             oracle = self._similarity_of_patches(features, rows, norms)
         return ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
 
