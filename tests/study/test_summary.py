@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from cacseg.study.plots import difference_picture
-from cacseg.study.results import COLUMNS, read_records, rows, write_csv, write_record
-from cacseg.study.summary import Line, baseline_of, mean_of, own_answer, pool, summarise
+from cacseg.study.results import COLUMNS, own_answer, read_records, rows, write_csv, write_record
+from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise
 from cacseg.study.tables import arms_table, markdown, pooled_table
 
 
@@ -124,8 +124,18 @@ def test_one_row_for_each_answer(tmp_path):
     assert tuple(found[0]) == COLUMNS
     assert len(found) == 3 * 3 + 1 + 1
     assert found[1] == {
-        **dict(study="small", data="camvid", model="fcn", optimiser="adamw", rate="0.0002", steps="400", batch="16"),
-        **dict(arm="better", seed="0", answer="context", miou="62.0", mean_accuracy="70.0", pixel_accuracy="90.0"),
+        **dict(study="small", baseline="plain", data="camvid", model="fcn", optimiser="adamw", rate="0.0002"),
+        **dict(
+            steps="400",
+            batch="16",
+            arm="better",
+            seed="0",
+            answer="context",
+            own="yes",
+            miou="62.0",
+            mean_accuracy="70.0",
+            pixel_accuracy="90.0",
+        ),
         **dict(images="101", seconds="11.5", peak_mib="100.0", status="done", digest="better"),
     }
     (broken,) = (row for row in found if row["arm"] == "broken")
@@ -148,6 +158,17 @@ def test_folders_are_read_together(tmp_path):
         read_records([there])
     with pytest.raises(FileNotFoundError, match="holds no results of a study"):
         read_records([tmp_path])
+
+
+def test_the_csv_alone_says_the_same(tmp_path):
+    whole = [*BETTER, *PLAIN, record("broken", 0, {}, status="failed")]
+    write_csv(tmp_path, whole)
+    read = read_records([tmp_path / "results.csv"])
+    assert summarise(read) == summarise(whole)
+    assert sum(one["status"] == "failed" for one in read) == 1
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"other\.csv is no results\.csv of a study"):
+        read_records([tmp_path / "other.csv"])
 
 
 def test_tables():

@@ -89,7 +89,9 @@ def run(
     _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps)
 
 
-Folders = Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`.")]
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their results.csv.")
+]
 Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
 
 
@@ -147,7 +149,8 @@ def plot(
     from cacseg.study.results import read_records
     from cacseg.study.summary import baseline_of, summarise
 
-    path = output or folders[0] / "differences.png"
+    folder = folders[0].parent if folders[0].suffix == ".csv" else folders[0]
+    path = output or folder / "differences.png"
     records = read_records(folders)
     base = baseline_of(records, baseline)
     names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ Record = dict[str, Any]  # what `study.job.run_job` gives
 
 JOBS, CSV = "jobs", "results.csv"
 COLUMNS = (
-    *("study", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer"),
+    *("study", "baseline", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer", "own"),
     *("miou", "mean_accuracy", "pixel_accuracy", "images", "seconds", "peak_mib", "status", "digest"),
 )
 
@@ -38,16 +38,12 @@ def read_record(path: Path) -> Record:
         raise ValueError(f"{path} is no record of a job ({error}). Remove it, and the job runs again.") from error
 
 
-def read_records(folders: Iterable[str | Path]) -> list[Record]:
-    """All records of some folders; a job that is in two of them, with the same settings, counts once."""
+def read_records(sources: Iterable[str | Path]) -> list[Record]:
+    """All records of some folders or CSV files; a job that is in two of them, with the same settings, counts once."""
     found: dict[str, Record] = {}
     seen: dict[str, Path] = {}
-    for folder in map(Path, folders):
-        paths = sorted((folder / JOBS).glob("*.json"))
-        if not paths:
-            raise FileNotFoundError(f"{folder} holds no results of a study: there is no {folder / JOBS}/*.json.")
-        for path in paths:
-            record = read_record(path)
+    for source in map(Path, sources):
+        for path, record in _records_of(source):
             key = record["id"]
             if key in found and found[key]["digest"] != record["digest"]:
                 raise ValueError(
@@ -57,6 +53,49 @@ def read_records(folders: Iterable[str | Path]) -> list[Record]:
             if key not in found or found[key]["status"] == "failed":
                 found[key], seen[key] = record, path
     return list(found.values())
+
+
+def own_answer(record: Record) -> str:
+    """The answer that a record's model gives when it is simply called."""
+    if "own_answer" in record:
+        return record["own_answer"]
+    model = record["config"]["model"]
+    # Records of before models could say so themselves.
+    wanted = "plain" if model["classifier"] == "plain" else model["classifier_arguments"].get("answer", "context")
+    return wanted if wanted in record.get("answers", {}) else "plain"  # some variants have no other
+
+
+def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
+    if source.suffix == ".csv":
+        for record in read_csv(source):
+            yield source, record
+        return
+    paths = sorted((source / JOBS).glob("*.json"))
+    if not paths:
+        raise FileNotFoundError(f"{source} holds no results of a study: there is no {source / JOBS}/*.json.")
+    for path in paths:
+        yield path, read_record(path)
+
+
+def read_csv(path: Path) -> list[Record]:
+    """What summaries need of the jobs in a results.csv."""
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise ValueError(f"{path} is no results.csv of a study: its columns must be {', '.join(COLUMNS)}.")
+        found: dict[str, Record] = {}
+        for row in reader:
+            key = ".".join(row[name] for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
+            job: Record = {name: row[name] for name in COLUMNS}
+            record = found.setdefault(
+                key, {**job, "id": key, "steps": int(row["steps"]), "seed": int(row["seed"]), "answers": {}}
+            )
+            if row["answer"]:
+                scores = ("miou", "mean_accuracy", "pixel_accuracy")
+                record["answers"][row["answer"]] = {name: float(row[name]) if row[name] else None for name in scores}
+            if row["own"] == "yes":
+                record["own_answer"] = row["answer"]
+        return list(found.values())
 
 
 def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -70,7 +109,8 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
         for answer, values in record.get("answers", {"": {}}).items():
             of_answer = {name: values.get(name) for name in ("miou", "mean_accuracy", "pixel_accuracy")}
-            found.append({**job, "answer": answer, **of_answer})
+            own = "yes" if answer and answer == own_answer(record) else "no"
+            found.append({**job, "answer": answer, "own": own, **of_answer})
     return found
 
 

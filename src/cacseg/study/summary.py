@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cacseg.study.results import Record
+from cacseg.study.results import Record, own_answer
 
 GOAL = 1.0  # points of mIoU that an arm must gain to be called ahead
 ORACLE = "oracle"  # the answer that has seen the labels: a bound, never an arm's own
@@ -50,16 +50,6 @@ class Line(NamedTuple):
         if value >= GOAL and value > 2.0 * error:
             return "ahead"
         return "behind" if value < -2.0 * error else "even"
-
-
-def own_answer(record: Record) -> str:
-    """The answer that a record's model gives when it is simply called."""
-    if "own_answer" in record:
-        return record["own_answer"]
-    model = record["config"]["model"]
-    # Records of before models could say so themselves.
-    wanted = "plain" if model["classifier"] == "plain" else model["classifier_arguments"].get("answer", "context")
-    return wanted if wanted in record["answers"] else "plain"  # some variants have no other
 
 
 def mean_of(values: Sequence[float]) -> Mean:
