@@ -3,11 +3,17 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.plan import AXES, make_plan
-from cacseg.study.results import COLUMNS
+from cacseg.study.results import COLUMNS, read_records
+from cacseg.study.summary import pool, summarise
+from cacseg.study.tables import arms_table, markdown, pooled_table
 
-PAGE = (Path(__file__).parents[2] / "docs" / "study.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+RESULTS = Path(__file__).parents[2] / "studies" / "results"
+PAGE = (DOCS / "study.md").read_text()
 
 
 def test_the_study_on_the_page_can_be_planned():
@@ -31,3 +37,29 @@ def test_the_options_on_the_page(capsys, monkeypatch):
     options = {option for row in rows for option in re.findall(r"`(-[-a-z]+)", row)}
     assert options == {"-o", "--root", "--set", "--only", "--seeds", "--steps", "--jobs", "--device", "--mps", "--list"}
     assert all(option in shown for option in options)
+
+
+@pytest.mark.parametrize("name", ["search", "candidates"])
+def test_the_tables_of_the_results_are_those_of_the_records(name):
+    page = (DOCS / "results.md").read_text()
+    lines = summarise(read_records([RESULTS / f"{name}.csv"]), "plain")
+    assert markdown(arms_table(lines, "plain")) in page
+    if name == "candidates":
+        assert markdown(pooled_table(pool(lines, "plain"))) in page
+
+
+def test_the_small_table_of_the_readme():
+    readme = (DOCS.parent / "README.md").read_text()
+    (table,) = re.findall(r"<!-- gains.*?-->\n(.*?)<!-- /gains -->", readme, re.DOTALL)
+    lines = {(line.cell, line.arm, line.answer): line for line in summarise(read_records([RESULTS / "candidates.csv"]))}
+    cells = [cell for cell, arm, _ in lines if arm == "plain"]
+    rows = re.findall(r"\| (.*), (.*), (.*) steps \| (.*) \| (.*) \((.*) ± (.*)\) \| (.*) \((.*) ± (.*)\) \|", table)
+    assert len(rows) == len(cells) == 6
+    data = {"CamVid, held out": "camvid_held_out", "MSRC-21": "msrc21"}
+    for name, optimiser, steps, plain, *both in rows:
+        (cell,) = (one for one in cells if one[0::2] == (data[name], optimiser.lower()) and one.steps == int(steps))
+        assert f"{lines[cell, 'plain', 'plain'].miou.value:.1f}" == plain
+        for arm, (mean, difference, error) in (("released", both[:3]), ("residual_soft", both[3:])):
+            line = lines[cell, arm, "context"]
+            found = line.miou.value, line.difference.value, line.difference.error
+            assert (f"{found[0]:.1f}", f"{found[1]:+.1f}", f"{found[2]:.1f}") == (mean, difference, error)
