@@ -18,7 +18,7 @@ from cacseg._checks import (
     check_offsets,
     check_share,
 )
-from cacseg.designs import DESIGNS, DesignName, Fact, Head, finish, gather_facts, generate, make_projectors
+from cacseg.designs import DESIGNS, DesignName, Fact, Head, finish, gather_facts, generate, make_projectors, weights_of
 from cacseg.functional.prototypes import SCOPES, Scope, pixel_shares
 from cacseg.presets import PresetName, fill, get_preset
 
@@ -314,8 +314,8 @@ class ContextAwareClassifier(nn.Module):
             features,
             self.weight.flatten(1),
             self.bias,
-            list(self.context_projector.parameters()),
-            None if oracle is None else list(oracle.parameters()),
+            weights_of(self.context_projector),
+            None if oracle is None else weights_of(oracle),
             labels,
             scale=self.scale,
             over_batch=self.oracle_scope == "batch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -99,6 +99,12 @@ def make_projector(
         second.weight[zeros] = 0.0
         second.bias[zeros] = 0.0
     return nn.Sequential(first, nn.ReLU(), second)
+
+
+def weights_of(projector: nn.Sequential) -> list[Tensor]:
+    """[first weight, second weight, second bias]; `parameters()` would search the modules, in every step."""
+    first, _, second = projector
+    return [cast(Tensor, one) for one in (first.weight, second.weight, second.bias)]
 
 
 def generate(

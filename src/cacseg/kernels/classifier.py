@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cacseg.kernels import cosine, prototypes
 from cacseg.kernels.distillation import class_sums
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import launch, power_of_2
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -184,7 +184,7 @@ def forward(
     of_pixels, totals = prototypes.shares_of(plain)
     parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), wide_range=True)
     joined = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
-    block = triton.next_power_of_2(d)
+    block = power_of_2(d)
     launch(_join, (n, b), parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
     inverse_pixels = cosine.inverse_norms(features)
     hidden, rows = _project(context, joined, residual)
@@ -263,7 +263,7 @@ def backward(
         )
     scaled = stack[:, n : (1 + len(branches)) * n]
     parts = long_product(scaled, features.transpose(1, 2), wide_range=True)
-    block = triton.next_power_of_2(d)
+    block = power_of_2(d)
     of_projectors, of_joined = [], []
     for index, (_, projector, branch) in enumerate(branches):
         of_rows = torch.empty_like(branch.rows)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch
 from cacseg.kernels.matmul import long_product, product
 
 # Below this length a vector counts as zero and gives cosine 0 with gradient 0.
@@ -78,7 +78,7 @@ def inverse_norms(values: Tensor) -> Tensor:
     b, d, length = values.shape
     out = torch.empty(b, length, dtype=torch.float32, device=values.device)
     block = 64
-    grid = (triton.cdiv(length, block), b)
+    grid = (cdiv(length, block), b)
     launch(_inverse_norms, grid, values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
     return out
 
@@ -120,7 +120,7 @@ def scale_gradient(
     sum_pixels(dS S) / |A|^2, [parts, b, m]."""
     b, m, length = scores.shape
     block = 128
-    grid = (triton.cdiv(length, block), b)
+    grid = (cdiv(length, block), b)
     of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=scores.device)
     launch(
         _scale_gradient, grid,

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch, power_of_2
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG_2 = tl.constexpr(0.6931471805599453)
@@ -279,8 +279,8 @@ def forward(
     and the logsumexps [m, b, H, W] in units of log 2. The tables of both axes are stacked, one for each logits."""
     (b, n, h, w), count, device = logits[0].shape, len(logits), labels.device
     height, width = labels.shape[1:]
-    block = min(128, max(16, triton.next_power_of_2(width)))
-    grid = (triton.cdiv(width, block), h, b * count)
+    block = min(128, max(16, power_of_2(width)))
+    grid = (cdiv(width, block), h, b * count)
     programs = grid[0] * h * b
     partial = torch.empty(2, programs * count, dtype=torch.float32, device=device)
     losses = torch.empty(count, dtype=torch.float32, device=device)
@@ -292,7 +292,7 @@ def forward(
         rows.start, rows.share, columns.low, columns.share,
         b, n, h, w, height, width, ignore_index, smoothing, *logits[0].stride(), *labels.stride(),
         HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0,
-        CLASSES=8, ROWS=min(4, triton.next_power_of_2(max(1, height // h))), COLUMNS=block,
+        CLASSES=8, ROWS=min(4, power_of_2(max(1, height // h))), COLUMNS=block,
         num_warps=max(1, block // 32),
     )  # fmt: skip
     flags = sum(1 << index for index, flag in enumerate(count_all) if flag)
@@ -315,12 +315,12 @@ def backward(
     """The gradients with respect to the logits, in their dtype: [m, b, n, h, w], strided like the logits within."""
     (b, n, h, w), count = logits[0].shape, len(logits)
     gradient = torch.empty_like(logits[0])[None] if count == 1 else logits[0].new_empty(count, b, n, h, w)
-    block = min(128, max(16, triton.next_power_of_2(w)))
+    block = min(128, max(16, power_of_2(w)))
     halo = int(w > block)
     choice = {"CLASSES": 8, "ROWS": 8, "num_warps": max(1, block // 32), "maxnreg": 128} | meta
     grid = (
-        triton.cdiv(n, choice["CLASSES"]) * triton.cdiv(w, block - halo),
-        triton.cdiv(h, choice["ROWS"]),
+        cdiv(n, choice["CLASSES"]) * cdiv(w, block - halo),
+        cdiv(h, choice["ROWS"]),
         b * count,
     )
     launch(

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch, power_of_2
 
 
 # Strides of 1 stay unknown: then a thread owns a pixel, and sums over classes stay within it.
@@ -174,8 +174,8 @@ def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tenso
     In parts that are to be added up: [1 or 3, parts, b, n].
     """
     b, length = labels.shape
-    span = max(1024, triton.cdiv(length, 32))
-    grid = (triton.cdiv(n, 16), triton.cdiv(length, span), b)
+    span = max(1024, cdiv(length, 32))
+    grid = (cdiv(n, 16), cdiv(length, span), b)
     parts = torch.empty(1 if cost is None else 3, grid[1], b, n, dtype=torch.float32, device=labels.device)
     launch(
         _class_sums, grid,
@@ -200,7 +200,7 @@ def forward(
     values = torch.empty(4, b, length, dtype=torch.float32, device=context.device)
     block = 128
     launch(
-        _pixels, (triton.cdiv(length, block), b),
+        _pixels, (cdiv(length, block), b),
         context, oracle, labels, values, n, length, b * length, soft, *context.stride(), *oracle.stride(),
         BLOCK_N=8, BLOCK=block, num_warps=4,
     )  # fmt: skip
@@ -210,7 +210,7 @@ def forward(
     launch(
         _average, (1,),
         sums, loss, coefficients, sums.shape[1], b, n,
-        BY_CLASS=by_class, BATCH=over_batch, PRESENT=present_only, BLOCK=triton.next_power_of_2(n),
+        BY_CLASS=by_class, BATCH=over_batch, PRESENT=present_only, BLOCK=power_of_2(n),
     )  # fmt: skip
     return loss, coefficients, values
 
@@ -229,7 +229,7 @@ def backward(
     b, n, length = context.shape
     gradient = torch.empty_like(context)
     launch(
-        _backward, (triton.cdiv(length, 128), triton.cdiv(n, 16), b),
+        _backward, (cdiv(length, 128), cdiv(n, 16), b),
         of_loss, context, oracle, labels, values, coefficients, gradient, n, length, b * length, soft,
         *context.stride(), *oracle.stride(), *gradient.stride(),
         WEIGHTED=by_entropy, BLOCK_N=16, BLOCK=128, num_warps=4,

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def fit(labels: Tensor, rows: Tensor, columns: Tensor, num_classes: int, ignore_
     out = torch.empty(b, h, w, dtype=torch.int64, device=labels.device)
     launch(
         _fit,
-        (triton.cdiv(h * w, 1024), b),
+        (cdiv(h * w, 1024), b),
         labels,
         rows,
         columns,

@@ -13,15 +13,34 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 # What compiled[grid](...) does, less the hooks of profilers; its arguments are known for these versions.
 PLAIN_LAUNCH = not (3, 5) <= tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 9)
 _compiled: dict[Any, tuple[Any, tuple[Any, ...]]] = {}
+MOST_KNOWN = 4096  # sizes of images may be many; Triton itself keeps every kernel that it has compiled
 
 
-def _special(value: Any) -> Any:
-    """What Triton specialises a kernel for: types, alignment, ones and multiples of 16."""
-    if isinstance(value, Tensor):
-        return value.dtype, value.data_ptr() % 16 == 0
-    if type(value) is int:
-        return value == 1, value % 16 == 0, value.bit_length() > 31
-    return type(value)
+def cdiv(length: int, block: int) -> int:
+    """How many blocks cover a length. `triton.cdiv` is for kernels as well, and costs the host twenty times more."""
+    return -(-length // block)
+
+
+def power_of_2(number: int) -> int:
+    """The least one that is not smaller."""
+    return 1 << (number - 1).bit_length()
+
+
+def _key(kernel: Any, index: int | None, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
+    """All that Triton may specialise a kernel for, and more: whole sizes and strides are quicker to compare."""
+    return (
+        id(kernel),
+        index,
+        *[
+            value
+            if type(value) is int
+            else (value.dtype, value.data_ptr() % 16 == 0)
+            if isinstance(value, Tensor)
+            else type(value)
+            for value in arguments
+        ],
+        *constants.values(),
+    )
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -38,9 +57,11 @@ def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any
         with torch.cuda.device(device):
             launch(kernel, grid, *arguments, **constants)
         return
-    key = (id(kernel), device.index, *map(_special, arguments), *constants.values())
+    key = _key(kernel, device.index, arguments, constants)
     known = _compiled.get(key)
     if known is None:
+        if len(_compiled) >= MOST_KNOWN:
+            _compiled.clear()
         compiled = kernel[grid](*arguments, **constants)
         _compiled[key] = compiled, tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
         return

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
@@ -150,7 +150,7 @@ def product(
         choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}
     choice |= {"num_warps": 4, "num_stages": 3}
     choice |= {"PRECISION": FLOAT32} | meta
-    grid = (triton.cdiv(m, choice["BLOCK_M"]) * triton.cdiv(n, choice["BLOCK_N"]), splits, b)
+    grid = (cdiv(m, choice["BLOCK_M"]) * cdiv(n, choice["BLOCK_N"]), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
     table, share, labels = by_label if by_label is not None else (None, None, None)
@@ -179,8 +179,8 @@ def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
     """
     m = arguments.get("one_hot") or left.shape[1]
     b, k, n = max(left.shape[0], right.shape[0]), right.shape[1], right.shape[2]
-    tiles = b * triton.cdiv(m, 64) * triton.cdiv(n, 64)
-    parts = max(1, min(triton.cdiv(PROGRAMS, tiles), k // 256))
-    parts = max(parts, triton.cdiv(k, LONGEST_SUM))
+    tiles = b * cdiv(m, 64) * cdiv(n, 64)
+    parts = max(1, min(cdiv(PROGRAMS, tiles), k // 256))
+    parts = max(parts, cdiv(k, LONGEST_SUM))
     result = product(left, right, splits=parts, **arguments)
     return result if parts > 1 else result[None]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import launch
+from cacseg.kernels.launch import cdiv, launch
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -141,11 +141,11 @@ def shares_of(logits: Tensor) -> tuple[Tensor, Tensor]:
     (b, n, length), device = logits.shape, logits.device
     of_pixels = torch.empty(b, length, dtype=torch.float32, device=device)
     block = 128
-    grid = (triton.cdiv(length, block), b)
+    grid = (cdiv(length, block), b)
     parts = torch.empty(grid[0], b, n, dtype=torch.float32, device=device)
     totals = torch.empty(b, n, dtype=torch.float32, device=device)
     launch(_totals, grid, logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
-    launch(_combine, (triton.cdiv(b * n, 16),), parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
+    launch(_combine, (cdiv(b * n, 16),), parts, totals, grid[0], b * n, BLOCK=128, BLOCK_N=16, num_warps=4)
     return of_pixels, totals
 
 
@@ -154,7 +154,7 @@ def shares(logits: Tensor, of_pixels: Tensor, totals: Tensor, out: Tensor) -> No
     b, n, length = logits.shape
     block = 1024
     launch(
-        _shares, (triton.cdiv(length, block), n, b),
+        _shares, (cdiv(length, block), n, b),
         logits, of_pixels, totals, out, n, length, *logits.stride(), out.stride(0), BLOCK=block,
     )  # fmt: skip
 
@@ -177,7 +177,7 @@ def share_gradient(
     block = 128
     strides = (0, 0, 0) if earlier is None else earlier.stride()
     launch(
-        _share_gradient, (triton.cdiv(length, block), b),
+        _share_gradient, (cdiv(length, block), b),
         logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
         n, length, *logits.stride(), *strides, *gradient.stride(), shares.stride(0),
         HAS_EARLIER=earlier is not None, BLOCK_N=16, BLOCK=block, num_warps=4,
@@ -213,7 +213,7 @@ def label_sums_backward(gradient: Tensor, labels: Tensor, features: Tensor) -> T
     (b, d, length), n = features.shape, gradient.shape[1]
     out = torch.empty_like(features)
     table = gradient.transpose(1, 2).contiguous()
-    grid = (triton.cdiv(length, 128), triton.cdiv(d, 16), b)
+    grid = (cdiv(length, 128), cdiv(d, 16), b)
     launch(
         _spread_to_pixels,
         grid,

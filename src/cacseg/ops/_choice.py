@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -75,6 +75,7 @@ def use_triton(impl: str, values: Tensor, *, dense: bool = True) -> bool:
     return True
 
 
+@cache
 def kernels(name: str) -> Any:
     """A module of `cacseg.kernels`, imported when a tensor needs it: triton is not everywhere."""
     return import_module(f"cacseg.kernels.{name}")
@@ -104,13 +105,11 @@ def with_gradient(
 
     class Direct(torch.autograd.Function):
         @staticmethod
-        def forward(*inputs: Any) -> Any:
+        def forward(ctx: Any, *inputs: Any) -> Any:  # with a setup_context of its own, torch would ask for signatures
             result = implementation(*inputs)
-            return tuple(result) if isinstance(result, list) else result
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            setup_context(ctx, inputs, output)
+            result = tuple(result) if isinstance(result, list) else result
+            setup_context(ctx, inputs, result)
+            return result
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
