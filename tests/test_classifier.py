@@ -464,6 +464,21 @@ def test_a_share_of_the_gradient_reaches_the_features(which, share):
     assert all(map(torch.equal, soft, hard))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_without_labels_the_same_share_reaches_the_features(share):
+    features, labels = draw()
+    classifier = make(**RESIDUAL, feature_gradient=share)
+    seen = features.clone().requires_grad_()
+    (found,) = torch.autograd.grad(classifier(seen).square().sum(), seen)
+    torch.testing.assert_close(found, gradients(classifier, "context", features, labels)[0])
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 4)])
+def test_the_place_of_a_class_needs_maps(shape):
+    with pytest.raises(ValueError, match=r"reads 'place' needs maps, features \[b, d, h, w\]; got shape"):
+        make(reads=("place",))(torch.randn(1, make().in_channels, *shape, dtype=make().weight.dtype))
+
+
 def test_the_oracle_may_have_a_share_of_its_own():
     features, labels = draw()
     context, oracle = (

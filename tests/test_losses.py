@@ -255,3 +255,24 @@ def test_warm_up_lets_the_other_terms_in_over_the_first_steps():
         torch.testing.assert_close(fresh(outputs, labels)["total"], truth["plain"], check_dtype=False)
     with pytest.raises(ValueError, match="warmup_steps must not be negative"):
         cacseg.ContextLoss(warmup_steps=-1)
+    with pytest.raises(TypeError, match=r"warmup_steps must be an integer; got 0.5"):
+        cacseg.ContextLoss(warmup_steps=0.5)
+    alone = cacseg.ContextLoss(warmup_steps=2, plain_weight=0.0)
+    assert [bool(alone(outputs, labels)["total"] > 0) for _ in range(2)] == [False, True]
+
+
+def test_a_compiled_warm_up_sends_back_what_it_let_in():
+    features, labels = draw()
+    found = []
+    for compiled in (False, True):
+        classifier, criterion = make(), cacseg.ContextLoss(warmup_steps=3)
+
+        def step(seen, classifier=classifier, criterion=criterion):
+            return criterion(classifier(seen, labels), labels)["total"]
+
+        run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
+        for _ in range(2):
+            seen = features.detach().clone().requires_grad_()
+            run(seen).backward()
+        found.append(seen.grad)
+    torch.testing.assert_close(*found)

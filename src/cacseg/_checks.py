@@ -162,5 +162,7 @@ def check_offsets(offsets: Tensor, features: Tensor) -> None:
 
 
 def check_share(name: str, value: float) -> None:
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number in [0, 1]; got {value!r}.")
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name} must be in [0, 1]; got {value}.")

@@ -69,7 +69,8 @@ class ContextAwareClassifier(nn.Module):
         confidence_threshold: pixels whose largest plain probability is below it stay out of the context
             prototypes.
         detach_plain: no gradient from the context prototypes into the plain logits.
-        detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias.
+        detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias that they
+            are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
         oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
@@ -250,8 +251,8 @@ class ContextAwareClassifier(nn.Module):
         if at_once is not None:
             return at_once[:2]
         plain = self._plain(features)
-        head = self._context_head(features, plain, offsets)
-        return plain, plain if head is None else self._similarity(features, head, offsets)
+        context, _ = self._similarities(features, self._context_head(features, plain, offsets), None, offsets)
+        return plain, plain if context is None else context
 
     def oracle_logits(
         self,
@@ -287,14 +288,21 @@ class ContextAwareClassifier(nn.Module):
             check_offsets(offsets, features)
             if self.reads:
                 raise ValueError(f"reads is for dense batches; got a packed one, and reads={self.reads}.")
+        if "place" in self.reads and features.ndim != 4:
+            shape = tuple(features.shape)
+            raise ValueError(f"reads 'place' needs maps, features [b, d, h, w]; got shape {shape}. Leave it out.")
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
 
     def _answer(self, features: Tensor, offsets: Tensor | None) -> Tensor:
         if self.answer == "plain":
             return self.plain_logits(features)
-        plain, context = self.both_logits(features, offsets)
-        return context if self.answer == "context" else functional.mean_logits(plain, context).to(context.dtype)
+        return self._choose(*self.both_logits(features, offsets))
+
+    def _choose(self, plain: Tensor, context: Tensor) -> Tensor:
+        if self.answer == "mean":
+            return functional.mean_logits(plain, context).to(context.dtype)
+        return plain if self.answer == "plain" else context
 
     def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """All logits from one operation, for the paper's design where a kernel can run; else None."""

@@ -47,7 +47,7 @@ class ContextLoss(nn.Module):
         class_weights: a weight for each class in the three cross-entropies.
         label_smoothing: in the three cross-entropies.
         warmup_steps: the weights of the context, the oracle and the distillation term rise from 0 over so many
-            training steps.
+            calls while training (a step of accumulated gradients makes several).
     """
 
     class_weights: Tensor | None
@@ -75,6 +75,8 @@ class ContextLoss(nn.Module):
         warmup_steps: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(warmup_steps, int):
+            raise TypeError(f"warmup_steps must be an integer; got {warmup_steps!r}.")
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative; got {warmup_steps}.")
         filled = get_preset(preset)
@@ -127,13 +129,11 @@ class ContextLoss(nn.Module):
             if name not in losses:
                 zero = outputs.plain.new_zeros((), dtype=torch.float32) if zero is None else zero
                 losses[name] = zero
-        terms = [_times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0]
-        if self.steps_taken is not None and self.weights["plain"] > 0.0:
-            share = (self.steps_taken / self.warmup_steps).clamp(max=1.0)
-            terms = [terms[0], *(share * term for term in terms[1:])]
-            if self.training and torch.is_grad_enabled():
-                self.steps_taken += 1.0
-        total = torch.stack(terms).sum() if terms else losses["plain"]
+        terms = {name: _times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0}
+        if self.steps_taken is not None:
+            share = self._warm_share(self.steps_taken)
+            terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
+        total = torch.stack(list(terms.values())).sum() if terms else losses["plain"]
         return {**{name: losses[name] for name in self.weights}, "total": total}
 
     def extra_repr(self) -> str:
@@ -162,6 +162,16 @@ class ContextLoss(nn.Module):
                     )
         if self.class_weights is not None:
             check_class_weights(self.class_weights, num_classes)
+
+    def _warm_share(self, steps_taken: Tensor) -> Tensor:
+        """Of the terms that warm up; counts the step."""
+        share = (steps_taken / self.warmup_steps).clamp(max=1.0)
+        if self.training and torch.is_grad_enabled():
+            if torch.compiler.is_compiling():  # whose backward pass reads the counter again: it must find the old one
+                self.steps_taken = steps_taken + 1.0
+            else:
+                steps_taken += 1.0
+        return share
 
     def _cross_entropies(self, outputs: ContextLogits, labels: Tensor) -> dict[str, Tensor]:
         """Those that count, by name."""

@@ -197,6 +197,15 @@ def test_outputs_that_hold_a_loss(kind):
     torch.testing.assert_close(loss.get(kind, lambda: given["loss"])(), total)
 
 
+@pytest.mark.parametrize("answer", ["context", "plain", "mean"])
+def test_labels_do_not_change_the_answer(answer):
+    torch.manual_seed(0)
+    original, (images, labels) = WithLabels().eval(), draw()
+    original.made_by = lambda logits: (logits,)
+    model = cacseg.convert(original, seam="head.1", answer=answer)
+    torch.testing.assert_close(model(images, labels)[1], model(images)[0])
+
+
 def test_a_forward_that_requires_labels_is_refused():
     class Required(Tiny):
         def forward(self, images, labels):

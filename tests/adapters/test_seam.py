@@ -204,3 +204,19 @@ def test_dropouts_of_other_dimensions(dropout, layer, moves):
 def test_a_linear_layer_says_how_large_it_is():
     model = cacseg.convert(nn.Sequential(nn.Linear(4, 3)), seam="0")
     assert (model[0].in_features, model[0].out_features) == (4, 3)
+
+
+def test_tokens_have_no_place():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.head = nn.Conv2d(3, 4, 4, 4), nn.Linear(4, 3)
+
+        def forward(self, images):
+            values = self.stem(images)
+            return self.head(values.flatten(2).mT).mT.unflatten(2, values.shape[2:])
+
+    model = cacseg.convert(Tokens(), seam="head", reads=("place",))
+    images, labels = torch.randn(1, 3, 16, 16), torch.randint(0, 3, (1, 16, 16))
+    with pytest.raises(ValueError, match="reads 'place' needs maps; the layer reads tokens"):
+        model.loss(images, labels)  # not only when it is asked for an answer, after training

@@ -36,7 +36,7 @@ def test_the_looped_row_computes_what_we_compute():
 def test_every_step_runs():
     sizes = dict(batch=1, classes=5, channels=16, size=4, ratio=2)
     steps = loss_steps(CPU, torch.float32, **sizes)
-    assert list(steps) == ["plain", "released", "looped", "paper"]
+    assert list(steps) == ["plain", "released", "looped", "paper", "tuned"]
     for step in steps.values():
         step()
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)
@@ -55,7 +55,7 @@ def test_the_command_writes_what_it_shows(tmp_path):
     assert result.exit_code == 0, result.output
     assert "released" in result.output
     written = json.loads(file.read_text())
-    assert list(written["rows"]) == ["plain", "released", "looped", "paper"]
+    assert list(written["rows"]) == ["plain", "released", "looped", "paper", "tuned"]
     assert written["rows"]["plain"]["time_ratio"] == 1.0
     assert (written["dtype"], written["size"], written["mode"]) == ("float32", 4, "eager")
     with pytest.raises(ValueError, match=r"loss.json exists. Pass --overwrite"):

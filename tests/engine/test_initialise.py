@@ -7,9 +7,9 @@ from cacseg.engine.initialise import CLASSIFIERS, load_weights
 from cacseg.models import create_model
 
 
-def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet"):
+def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet", **arguments):
     torch.manual_seed(seed)
-    return create_model("fcn", num_classes, classifier, backbone=backbone)
+    return create_model("fcn", num_classes, classifier, backbone=backbone, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +63,14 @@ def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "backbone.pth")
     with pytest.raises(ValueError, match=r"use model\.backbone_weights"):
         load_weights(make(), tmp_path / "backbone.pth")
+
+
+def test_a_warm_up_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
+    warm = {"loss_arguments": {"warmup_steps": 4}}
+    assert load_weights(make(**warm), saved[0]) == []  # of a model without
+    seen = make(**warm)
+    seen.criterion.steps_taken += 9
+    seen.save(tmp_path / "seen.safetensors")
+    model = make(**warm)
+    assert load_weights(model, tmp_path / "seen.safetensors") == []
+    assert model.criterion.steps_taken == 0

@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import re
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,13 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv"}
     saved = cacseg.load(tmp_path / "run" / "last.safetensors")
     assert all(torch.equal(value, saved.state_dict()[name]) for name, value in task.model.state_dict().items())
+
+
+def test_a_validation_before_the_first_logged_step_says_its_score(tmp_path):
+    said = []
+    run(tmp_path / "run", 2, validate_every=1, log_every=2, report=said.append)
+    assert re.fullmatch(r"step 1/2: mIoU \d+\.\d\d \(.* steps/s\)", said[1])
+    assert re.fullmatch(r"step 2/2: mIoU \d+\.\d\d, plain .*, total \d.* \(.* steps/s\)", said[2])
 
 
 def spoiling(task, step):

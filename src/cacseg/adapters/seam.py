@@ -62,7 +62,7 @@ class SeamClassifier(ContextAwareClassifier):
         self.train(replaced.training)
 
     def forward(self, features: Tensor) -> Tensor:  # type: ignore[override]
-        """The context logits, or what the call of the model asks for."""
+        """The answer, or what the call of the model asks for."""
         call = call_of(self)
         if call is not None and call.plain:
             return self.replaced_logits(features)
@@ -72,7 +72,7 @@ class SeamClassifier(ContextAwareClassifier):
             check_runs_once_with_gradients(call)
         answer = self._classify(self._as_map(features, labels), labels)
         if isinstance(answer, ContextLogits):
-            logits = answer.context
+            logits = self._choose(answer.plain, answer.context)
             if call is not None and is_running:
                 call.outputs = answer
         else:
@@ -100,6 +100,10 @@ class SeamClassifier(ContextAwareClassifier):
         if self.kernel_size:
             return features
         values = features.movedim(-1, 1)
+        if "place" in self.reads and values.ndim == 3:  # without labels nobody knows the grid: said before training
+            raise ValueError(
+                f"reads 'place' needs maps; the layer reads tokens, of shape {tuple(features.shape)}. Leave it out."
+            )
         if labels is not None and values.ndim == 3 and labels.ndim == 3:
             return values.unflatten(2, grid_of_tokens(values.shape[2], labels))
         return values

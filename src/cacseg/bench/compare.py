@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import statistics
 import time
@@ -81,6 +82,7 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
         step()
         torch.cuda.synchronize(device)
         return (torch.cuda.max_memory_allocated(device) - before) / 2**20
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or torch 2.13 says on stderr when each profile starts and stops
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
         step()

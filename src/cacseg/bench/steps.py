@@ -41,7 +41,7 @@ def loss_steps(
     conv = nn.Conv2d(channels, classes, 1).to(device)
     losses: dict[str, Callable[[], Tensor]] = {"plain": lambda: usual_loss(conv(features), labels)}
     modules: list[nn.Module] = [conv]
-    for preset in sorted(PRESETS, reverse=True):
+    for preset in sorted(PRESETS, key=lambda name: name != "released"):
         classifier = ContextAwareClassifier.from_conv(conv, preset=preset)
         losses[preset] = _our_loss(classifier, ContextLoss(preset), features, labels)  # type: ignore[arg-type]
         modules.append(classifier)

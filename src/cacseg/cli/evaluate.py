@@ -71,10 +71,10 @@ def evaluate(
 ) -> None:
     """Score a model: mIoU, accuracies, every class, every image.
 
-    The plain and the context-aware classifier of one model (and with --oracle its upper bound) are scored side by side
-    from one pass. Without further options images are shown as the model's run, or the data set's published protocol,
-    has it. Within torchrun each process takes a share of the images. In OUTPUT: scores.json, report.md, classes.csv,
-    images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
+    The plain and the context-aware classifier of one model, the mean of both (and with --oracle the upper bound) are
+    scored side by side from one pass. Without further options images are shown as the model's run, or the data set's
+    published protocol, has it. Within torchrun each process takes a share of the images. In OUTPUT: scores.json,
+    report.md, classes.csv, images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
     """
     import cacseg
     from cacseg.engine.device import joined

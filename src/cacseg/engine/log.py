@@ -134,8 +134,9 @@ class Log(Callback):
         self.latest["mIoU"] = 100 * found.mean_iou
         step = trainer.global_step
         pace = (step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
-        losses = ", ".join(f"{name} {value:.3f}" for name, value in self.latest.items() if name != "mIoU")
-        self._report(f"step {step}/{self.steps}: mIoU {100 * found.mean_iou:.2f}, {losses} ({pace:.2f} steps/s)")
+        words = [f"mIoU {100 * found.mean_iou:.2f}"]
+        words += [f"{name} {value:.3f}" for name, value in self.latest.items() if name != "mIoU"]
+        self._report(f"step {step}/{self.steps}: {', '.join(words)} ({pace:.2f} steps/s)")
 
     def _log(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         for logger in trainer.loggers:
