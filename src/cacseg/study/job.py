@@ -72,7 +72,7 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         warnings.simplefilter("always")
         model = make_model(config.model, data.source, lambda text: None).to(device)
     start = time.perf_counter()
-    # Not with cudnn.benchmark: its search, by fourteen jobs at once, took the time of five hundred steps.
+    # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
     trained = train_model(config, model, data.train, progress)
     seconds_training = time.perf_counter() - start
     start = time.perf_counter()
