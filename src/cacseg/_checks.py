@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -166,3 +166,15 @@ def check_share(name: str, value: float) -> None:
         raise TypeError(f"{name} must be a number in [0, 1]; got {value!r}.")
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{name} must be in [0, 1]; got {value}.")
+
+
+def check_pointwise(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) -> None:
+    """A 1x1 convolution, or a linear layer, which always is one."""
+    if isinstance(conv, nn.Linear):
+        return
+    pointwise = set(conv.kernel_size) == {1} and set(conv.stride) == {1} and conv.groups == 1
+    if not pointwise or conv.padding not in (0, (0,) * len(conv.kernel_size), "same", "valid"):
+        raise ValueError(
+            "conv must be a 1x1 convolution with stride 1, no padding and no groups; got "
+            f"kernel_size={conv.kernel_size}, stride={conv.stride}, padding={conv.padding}, groups={conv.groups}."
+        )

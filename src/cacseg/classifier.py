@@ -16,10 +16,22 @@ from cacseg._checks import (
     check_features,
     check_labels,
     check_offsets,
+    check_pointwise,
     check_share,
 )
-from cacseg.designs import DESIGNS, DesignName, Fact, Head, finish, gather_facts, generate, make_projectors, weights_of
-from cacseg.functional.prototypes import SCOPES, Scope, pixel_shares
+from cacseg.designs import (
+    DESIGNS,
+    DesignName,
+    Fact,
+    Head,
+    context_facts,
+    finish,
+    generate,
+    make_projectors,
+    oracle_facts,
+    weights_of,
+)
+from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presets import PresetName, fill, get_preset
 
 Similarity = Literal["dot", "cosine"]
@@ -55,7 +67,7 @@ class ContextAwareClassifier(nn.Module):
     Args:
         in_channels: channels d of the features.
         num_classes: classes n, at least 2.
-        bias: whether the plain classifier has a bias; the context classifiers have none.
+        bias: whether the plain classifier has a bias; the context classifiers have none unless an option gives one.
         dropout: probability of dropping a channel (a value, when packed) on the way to the plain logits, while
             training; prototypes and cosines see the features before dropout.
         scale: tau, the factor of the cosines.
@@ -185,14 +197,7 @@ class ContextAwareClassifier(nn.Module):
         """
         if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
             raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
-        if not isinstance(conv, nn.Linear):
-            pointwise = set(conv.kernel_size) == {1} and set(conv.stride) == {1} and conv.groups == 1
-            if not pointwise or conv.padding not in (0, (0,) * len(conv.kernel_size), "same", "valid"):
-                raise ValueError(
-                    "conv must be a 1x1 convolution with stride 1, no padding and no groups; got "
-                    f"kernel_size={conv.kernel_size}, stride={conv.stride}, padding={conv.padding}, "
-                    f"groups={conv.groups}."
-                )
+        check_pointwise(conv)
         fixed = sorted({"in_channels", "num_classes"} & set(arguments))
         if fixed:
             raise ValueError(f"the convolution fixes {' and '.join(fixed)}. Leave them out.")
@@ -367,9 +372,7 @@ class ContextAwareClassifier(nn.Module):
                 features, plain, confidence_threshold=self.confidence_threshold, offsets=offsets
             )
         if self.reads:
-            shares = functional.context_shares(plain) if "share" in self.reads else None
-            pixels = pixel_shares(plain) if "place" in self.reads else None
-            facts = gather_facts(self.reads, features, self.num_classes, pixels, shares)
+            facts = context_facts(self.reads, features, plain)
         return self._generate(self.context_design, self.context_projector, prototypes, facts)
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
@@ -386,10 +389,7 @@ class ContextAwareClassifier(nn.Module):
                 offsets=offsets,
             )
         if self.reads:
-            masks = functional.class_masks(labels, self.num_classes, -1)
-            masks = masks / masks.flatten(2).sum(-1).clamp_min(1.0).view(*masks.shape[:2], *[1] * (masks.ndim - 2))
-            shares = functional.oracle_shares(labels, self.num_classes, ignore_index=-1)
-            facts = gather_facts(self.reads, features, self.num_classes, masks, shares)
+            facts = oracle_facts(self.reads, features, labels, self.num_classes)
         return self._generate(self.oracle_design, self.oracle_projector, prototypes, facts)
 
     def _generate(

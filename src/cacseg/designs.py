@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cacseg._checks import check_choice
 from cacseg.functional._precision import no_autocast
-from cacseg.functional.prototypes import place_codes
+from cacseg.functional.labels import class_masks
+from cacseg.functional.prototypes import context_shares, oracle_shares, pixel_shares, place_codes
 
 DesignName = Literal[
     "project_concat",
@@ -139,22 +140,39 @@ def generate(
         return Head(rows + weight if design.residual else rows, bias, place)
 
 
-def gather_facts(
-    reads: Sequence[Fact],
-    features: Float[Tensor, "b d *spatial"],
-    num_classes: int,
-    pixels: Float[Tensor, "b n *spatial"] | None,
-    shares: Float[Tensor, "b n"] | None,
+def context_facts(
+    reads: Sequence[Fact], features: Float[Tensor, "b d *spatial"], plain: Float[Tensor, "b n *spatial"]
 ) -> Float[Tensor, "b n f"]:
-    """What `reads` names; `pixels`: what part of its class's mean each pixel is, `shares`: of its image each class."""
+    """What `reads` names, by the plain prediction."""
+    shares = context_shares(plain) if "share" in reads else None
+    pixels = pixel_shares(plain) if "place" in reads else None
+    return _facts(features, plain.shape[1], shares, "scene" in reads, pixels)
+
+
+def oracle_facts(
+    reads: Sequence[Fact], features: Float[Tensor, "b d *spatial"], labels: Int[Tensor, "b *spatial"], num_classes: int
+) -> Float[Tensor, "b n f"]:
+    """What `reads` names, by the labels, -1 where they take no part."""
+    shares = oracle_shares(labels, num_classes, ignore_index=-1) if "share" in reads else None
+    pixels = None
+    if "place" in reads:
+        pixels = class_masks(labels, num_classes, -1).flatten(2)
+        pixels = pixels / pixels.sum(dim=-1, keepdim=True).clamp_min(1.0)
+    return _facts(features, num_classes, shares, "scene" in reads, pixels)
+
+
+def _facts(
+    features: Tensor, num_classes: int, shares: Tensor | None, with_scene: bool, pixels: Tensor | None
+) -> Tensor:
+    """`shares`: what of its image each class takes; `pixels`: what part of its class's mean each pixel is."""
     found = []
     with no_autocast(features):
-        if shares is not None and "share" in reads:
+        if shares is not None:
             found.append(shares[..., None])
-        if "scene" in reads:
+        if with_scene:
             scene = features.flatten(2).mean(dim=-1, dtype=torch.float32)
             found.append(scene[:, None].expand(-1, num_classes, -1))
-        if pixels is not None and "place" in reads:
+        if pixels is not None:
             codes = place_codes(features, PLACE_CODES).flatten(1)
             found.append(pixels.flatten(2).float() @ codes.T)
     return torch.cat(found, dim=-1)

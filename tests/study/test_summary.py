@@ -5,25 +5,25 @@ import csv
 import pytest
 
 from cacseg.study.plots import difference_picture
-from cacseg.study.results import COLUMNS, own_answer, read_records, rows, write_csv, write_record
+from cacseg.study.results import COLUMNS, read_records, rows, write_csv, write_record
 from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise
 from cacseg.study.tables import arms_table, markdown, pooled_table
 
 
-def record(arm, seed, scores, *, steps=400, status="done", digest=None, arguments=None):
-    model = {"classifier": "plain" if arm == "plain" else "context", "classifier_arguments": arguments or {}}
+def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None):
     made = {
         "format": "cacseg job 1",
         "id": f"camvid.fcn.adamw.{steps}.{arm}.{seed}",
         **dict(study="small", baseline="plain", data="camvid", model="fcn", optimiser="adamw", steps=steps),
         **dict(arm=arm, seed=seed, status=status, digest=digest or arm),
-        "config": {"model": model, "optimiser": {"rate": 2e-4}, "training": {"batch": 16}},
+        "config": {"optimiser": {"rate": 2e-4}, "training": {"batch": 16}},
     }
     if status == "failed":
         return {**made, "error": "ValueError: no"}
     answers = {name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": 90.0} for name, score in scores.items()}
     run = dict(images=101, seconds_training=10.0, seconds_evaluation=1.5, peak_mib=100.0)
-    return {**made, "answers": answers, **run}
+    own = own or ("plain" if arm == "plain" else "context")
+    return {**made, "own_answer": own, "answers": answers, **run}
 
 
 PLAIN = [record("plain", seed, {"plain": score}) for seed, score in enumerate((60.0, 62.0, 61.0))]
@@ -74,13 +74,11 @@ def test_only_equal_seeds_are_paired():
     assert of(apart, "better", "context").difference is None
 
 
-def test_the_own_answer():
-    mean = record("mean", 0, {"plain": 1.0, "context": 2.0, "mean": 3.0}, arguments={"answer": "mean"})
-    assert own_answer({**mean, "own_answer": "plain"}) == "plain"  # what the model said of itself
-    assert own_answer(mean) == "mean"
-    assert own_answer(PLAIN[0]) == "plain"
-    assert own_answer(BETTER[0]) == "context"
-    assert own_answer(record("without", 0, {"plain": 1.0, "oracle": 2.0})) == "plain"
+def test_the_own_answer_is_the_one_that_the_model_gave():
+    scores = {"plain": 60.0, "context": 61.0, "mean": 63.0}
+    lines = summarise([PLAIN[0], record("averaged", 0, scores, own="mean")])
+    assert [line.answer for line in lines if line.own] == ["plain", "mean"]
+    assert of(lines, "averaged", "mean").differences == (3.0,)
 
 
 def test_cells_are_counted():

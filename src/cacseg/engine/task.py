@@ -48,11 +48,7 @@ class SegmentationTask(LightningModule):
         self.rate_at = rate_at
         self.inference = Inference() if inference is None else inference
         self.compiled_loss: Any = torch.compile(model.loss) if compile else None
-        self.model.train()
-        if freeze_batch_norm:
-            for module in model.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
+        begin_training(model, freeze_batch_norm=freeze_batch_norm)
         # Not buffers: averaged weights are swapped in and out for validation, buffers with them.
         self.counts: Tensor | None = None
         self.mean_and_std: Tensor | None = None
@@ -101,3 +97,12 @@ class SegmentationTask(LightningModule):
             self.mean_and_std = torch.tensor([self.model.mean, self.model.std], device=images.device)
         mean, std = self.mean_and_std
         return normalise(images, mean, std, sizes).contiguous(memory_format=self.memory_format)
+
+
+def begin_training(model: nn.Module, *, freeze_batch_norm: bool = False) -> None:
+    """In training mode; frozen normalisations keep their running statistics and normalise with them."""
+    model.train()
+    if freeze_batch_norm:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()

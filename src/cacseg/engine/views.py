@@ -56,6 +56,8 @@ def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
 
 def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
     """The model as what `predict_each` takes: the logits of the named answers."""
+    if list(names) == [model.own_answer]:  # no other is made
+        return lambda images, labels: [model.classifier(model.features(images))]
 
     def logits(images: Tensor, labels: Tensor | None) -> list[Tensor]:
         found = model.answers(images, labels)

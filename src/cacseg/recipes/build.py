@@ -155,24 +155,27 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
 
 def make_loaders(config: Config, train_data: SegmentationData, validation_data: SegmentationData) -> Loaders:
     data, options = config.data, config.training
-    transform = TrainTransform(
+    return Loaders(
+        train_data,
+        validation_data,
+        train_transform(data, train_data.ignore_index),
+        TestTransform(scale=data.val_scale),
+        batch=options.batch,
+        accumulate=options.accumulate,
+        seed=options.seed,
+        workers=options.workers,
+    )
+
+
+def train_transform(data: DataConfig, ignore_index: int) -> TrainTransform:
+    return TrainTransform(
         crop=data.crop,
         scale=data.scale,
         ratios=data.ratios,
         max_share=data.max_share,
         flip=data.flip,
         distort=data.distort,
-        ignore_index=train_data.ignore_index,
-    )
-    return Loaders(
-        train_data,
-        validation_data,
-        transform,
-        TestTransform(scale=data.val_scale),
-        batch=options.batch,
-        accumulate=options.accumulate,
-        seed=options.seed,
-        workers=options.workers,
+        ignore_index=ignore_index,
     )
 
 

@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg._version import __version__
-from cacseg.data import SegmentationData, TrainTransform, normalise
+from cacseg.data import SegmentationData, normalise
 from cacseg.engine.device import autocast
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.resident import Resident, load_resident
 from cacseg.engine.resident_crops import cut_crops, draw_crops
+from cacseg.engine.task import begin_training
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
-from cacseg.recipes.build import make_model, open_split, optimiser_of, rate_at
+from cacseg.recipes.build import make_model, open_split, optimiser_of, rate_at, train_transform
 from cacseg.recipes.config import Config
 from cacseg.study.plan import Job
 from cacseg.study.splits import hold_out
@@ -110,7 +111,7 @@ def train_model(config: Config, model: SegmentationModel, split: Resident, progr
     options, device = config.training, split.images.device
     layout = torch.channels_last if options.channels_last else torch.contiguous_format
     model.to(memory_format=layout)  # type: ignore[call-overload]
-    prepare(model, options.freeze_batch_norm)
+    begin_training(model, freeze_batch_norm=options.freeze_batch_norm)
     optimiser = optimiser_of(config.optimiser, model)
     if device.type == "cuda":
         for group in optimiser.param_groups:  # one kernel for a step of all weights
@@ -119,7 +120,7 @@ def train_model(config: Config, model: SegmentationModel, split: Resident, progr
     parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
     averaged = None if options.ema_decay is None else Averaged(model, options.ema_decay)
     steps, batch = config.schedule.steps, options.batch
-    transform = make_transform(config, split.ignore_index)
+    transform = train_transform(config.data, split.ignore_index)
     crops = draw_crops(transform, split, options.seed, steps * batch, model.mean, model.std)
     seed_all(options.seed, 0, 0)  # as a run of `cacseg train` starts: dropout does not depend on what was built
     terms: list[dict[str, Tensor]] = []  # of the steps since the last look, and of the last few
@@ -174,28 +175,6 @@ class Averaged:
         for theirs, ours in zip(self.average.buffers(), self.model.buffers(), strict=True):
             theirs.copy_(ours)
         return self.average
-
-
-def prepare(model: nn.Module, freeze_batch_norm: bool) -> None:
-    """In training mode, as `SegmentationTask` puts it."""
-    model.train()
-    if freeze_batch_norm:
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
-
-
-def make_transform(config: Config, ignore_index: int) -> TrainTransform:
-    data = config.data
-    return TrainTransform(
-        crop=data.crop,
-        scale=data.scale,
-        ratios=data.ratios,
-        max_share=data.max_share,
-        flip=data.flip,
-        distort=data.distort,
-        ignore_index=ignore_index,
-    )
 
 
 def cast(precision: str) -> str:

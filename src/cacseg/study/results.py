@@ -55,16 +55,6 @@ def read_records(sources: Iterable[str | Path]) -> list[Record]:
     return list(found.values())
 
 
-def own_answer(record: Record) -> str:
-    """The answer that a record's model gives when it is simply called."""
-    if "own_answer" in record:
-        return record["own_answer"]
-    model = record["config"]["model"]
-    # Records of before models could say so themselves.
-    wanted = "plain" if model["classifier"] == "plain" else model["classifier_arguments"].get("answer", "context")
-    return wanted if wanted in record.get("answers", {}) else "plain"  # some variants have no other
-
-
 def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
     if source.suffix == ".csv":
         for record in read_csv(source):
@@ -109,7 +99,7 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
         for answer, values in record.get("answers", {"": {}}).items():
             of_answer = {name: values.get(name) for name in ("miou", "mean_accuracy", "pixel_accuracy")}
-            own = "yes" if answer and answer == own_answer(record) else "no"
+            own = "yes" if answer and answer == record["own_answer"] else "no"
             found.append({**job, "answer": answer, "own": own, **of_answer})
     return found
 

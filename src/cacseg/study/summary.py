@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cacseg.study.results import Record, own_answer
+from cacseg.study.results import Record
 
 GOAL = 1.0  # points of mIoU that an arm must gain to be called ahead
 ORACLE = "oracle"  # the answer that has seen the labels: a bound, never an arm's own
@@ -141,11 +141,11 @@ def _check_one_kind(cell: Cell, arm: str, group: Sequence[Record]) -> None:
 
 def _scores(group: Iterable[Record]) -> dict[int, float]:
     """Own mIoU by seed."""
-    return {record["seed"]: record["answers"][own_answer(record)]["miou"] for record in group}
+    return {record["seed"]: record["answers"][record["own_answer"]]["miou"] for record in group}
 
 
 def _lines(cell: Cell, arm: str, group: Sequence[Record], base: dict[int, float]) -> list[Line]:
-    own = own_answer(group[0])
+    own = group[0]["own_answer"]
     diverged = sum(record["status"] == "diverged" for record in group)
     found = []
     for answer in group[0]["answers"]:
