@@ -96,7 +96,7 @@ def test_sizes_are_rounded_as_the_transform_rounds_them(split):
 def test_crops_are_a_function_of_seed_and_position(split):
     transform = TrainTransform((16, 16), max_share=1.0)
     short, long, other = draw(split, transform), draw(split, transform, count=100), draw(split, transform, seed=4)
-    for one, two in zip(short, long.part(0, 24), strict=True):
+    for one, two in zip(short, long.at(torch.arange(24)), strict=True):
         assert torch.equal(one, two)
     assert short.image.tolist() == [index_at(3, position, 4) for position in range(24)]
     assert not torch.equal(short.corner, other.corner)
@@ -176,7 +176,7 @@ def test_crops_on_a_gpu_are_those_on_the_host_and_wait_for_nothing(split):
     crops = draw(there, transform)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found, found_labels = cut_crops(there, crops.part(0, 24), transform.crop)
+        found, found_labels = cut_crops(there, crops.at(torch.arange(24, device=there.images.device)), transform.crop)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(found_labels.cpu(), labels)

@@ -10,10 +10,11 @@ import study_runs
 from cacseg.engine.evaluate import evaluate
 from cacseg.recipes.build import make_model, open_split
 from cacseg.recipes.config import change
-from cacseg.study import job as jobs
+from cacseg.study import training
 from cacseg.study.file import parse_study, tomllib
-from cacseg.study.job import Averaged, load_data, run_job, score_model, train_model
+from cacseg.study.job import load_data, run_job, score_model
 from cacseg.study.plan import make_plan
+from cacseg.study.training import Averaged, train_model
 
 CPU = torch.device("cpu")
 PLAN = make_plan(parse_study(tomllib.loads(study_runs.SMALL)))
@@ -82,14 +83,14 @@ def test_scores_are_those_of_an_evaluation(data):
 def test_rates_follow_the_schedule(data, monkeypatch):
     config = change(PLAN[0].config, {"optimiser.multipliers": {"classifier": 10.0}, "schedule.power": 1.0})
     rates = []
-    real = jobs.optimiser_of
+    real = training.optimiser_of
 
     def optimiser_of(options, model):
         optimiser = real(options, model)
         optimiser.register_step_pre_hook(lambda one, *_: rates.append({group["lr"] for group in one.param_groups}))
         return optimiser
 
-    monkeypatch.setattr(jobs, "optimiser_of", optimiser_of)
+    monkeypatch.setattr(training, "optimiser_of", optimiser_of)
     train_model(config, made(config, data), data.train)
     for step, found in enumerate(rates):
         assert sorted(found) == pytest.approx([1e-3 * (1 - step / 3), 1e-2 * (1 - step / 3)])
@@ -143,3 +144,33 @@ def test_a_job_on_a_gpu():
     record = run_job(job, load_data(config, None, device), device)
     assert record["status"] == "done"
     assert record["peak_mib"] > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+@pytest.mark.parametrize("preset", ["paper", "tuned"])
+def test_a_replayed_run_is_the_run(optimiser, preset):
+    """Rates, positions, weights, averages and losses of twelve steps, of which eight are replayed."""
+    device = torch.device("cuda")
+    changes = {
+        "model.preset": preset,
+        "model.classifier_arguments": {"dropout": 0.0},
+        "optimiser.name": optimiser,
+        "schedule.steps": 12,
+        "training.ema_decay": 0.9,
+    }
+    config = change(PLAN[1].config, changes)
+    data = load_data(config, None, device)
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        runs = [
+            train_model(config, made(config, data).to(device), data.train, graphs=graphs) for graphs in (False, True)
+        ]
+    eager, replayed = runs
+    assert eager.losses == pytest.approx(replayed.losses, rel=1e-3)
+    start = made(config, data).state_dict()
+    for (name, one), two in zip(eager.model.state_dict().items(), replayed.model.state_dict().values(), strict=True):
+        if one.is_floating_point():
+            moved = (one.cpu() - start[name]).abs().max()
+            assert (one - two).abs().max() <= 0.02 * moved + 1e-6, name
+        else:
+            assert torch.equal(one, two), name

@@ -59,6 +59,10 @@ def run(
     mps: Annotated[
         bool, typer.Option("--mps", help="Start NVIDIA's Multi-Process Service: kernels of all jobs run side by side.")
     ] = False,
+    graphs: Annotated[
+        bool,
+        typer.Option("--graphs/--no-graphs", help="On a GPU: record a step once and replay it, or run each anew."),
+    ] = True,
     list_jobs: Annotated[bool, typer.Option("--list", help="Print the jobs and stop.")] = False,
 ) -> None:
     """Run a study: every data set x model x optimiser x number of steps x arm x seed, several at once on one device.
@@ -86,7 +90,7 @@ def run(
         for job in plan:
             say(job.id)
         return
-    _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps)
+    _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps, graphs)
 
 
 Folders = Annotated[
@@ -159,7 +163,7 @@ def plot(
     say(str(path))
 
 
-def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool) -> None:
+def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool, graphs: bool) -> None:
     from cacseg.study.pool import start_server
 
     start_server()
@@ -189,6 +193,7 @@ def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps:
                 workers=workers,
                 threads=1 if workers > 1 else None,
                 environment=environment,
+                graphs=graphs,
             )
         except KeyboardInterrupt:
             display.close()

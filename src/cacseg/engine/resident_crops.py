@@ -32,7 +32,7 @@ TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.52
 
 
 class Crops(NamedTuple):
-    """What is cut at each of p positions; `crops.part(first, last)` are those of a step."""
+    """What is cut at each of p positions; `crops.at(positions)` are those of a step."""
 
     image: Tensor  # int64 [p], its place in the split
     length: Tensor  # float64 [p, 2], height and width of the image
@@ -43,8 +43,8 @@ class Crops(NamedTuple):
     colour: Tensor  # float32 [p, 3, 4], from bytes to normalised values
     limits: Tensor  # float32 [2, 3, 1], what 0 and 255 become
 
-    def part(self, first: int, last: int) -> Crops:
-        return Crops._make([*(one[first:last] for one in self[:-1]), self.limits])
+    def at(self, positions: Tensor) -> Crops:
+        return Crops._make([*(one[positions] for one in self[:-1]), self.limits])
 
 
 def draw_crops(

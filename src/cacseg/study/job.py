@@ -7,17 +7,15 @@ The settings are those of `cacseg train`, the data pipeline is not: crops are cu
 
 from __future__ import annotations
 
-import copy
 import math
 import platform
 import time
 import warnings
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from cacseg._version import __version__
@@ -25,20 +23,15 @@ from cacseg.data import SegmentationData, normalise
 from cacseg.engine.device import autocast
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.resident import Resident, load_resident
-from cacseg.engine.resident_crops import cut_crops, draw_crops
-from cacseg.engine.task import begin_training
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
-from cacseg.recipes.build import make_model, open_split, optimiser_of, rate_at, train_transform
+from cacseg.recipes.build import make_model, open_split
 from cacseg.recipes.config import Config
 from cacseg.study.plan import Job
 from cacseg.study.splits import hold_out
+from cacseg.study.training import Progress, cast, train_model
 
-LOOK_EVERY = 100  # steps between two looks at the losses, which wait for the device
-LAST = 50  # steps at the end whose losses are kept
 EVALUATED_AT_ONCE = 16  # images
-
-Progress = Callable[[int], None]  # steps done since the last call
 
 
 class JobData(NamedTuple):
@@ -62,7 +55,9 @@ def load_data(config: Config, held_out: float | None, device: torch.device) -> J
     return JobData(source, load_resident(source, train, device), load_resident(scored, indices, device), words)
 
 
-def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | None = None) -> dict[str, Any]:
+def run_job(
+    job: Job, data: JobData, device: torch.device, progress: Progress | None = None, *, graphs: bool = True
+) -> dict[str, Any]:
     """Trains and scores; gives the whole record of the job, as JSON takes it."""
     config = job.config
     if device.type == "cuda":
@@ -74,7 +69,7 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         model = make_model(config.model, data.source, lambda text: None).to(device)
     start = time.perf_counter()
     # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
-    trained = train_model(config, model, data.train, progress)
+    trained = train_model(config, model, data.train, progress, graphs=graphs)
     seconds_training = time.perf_counter() - start
     start = time.perf_counter()
     found = score_model(config, trained.model, data.scored)
@@ -97,95 +92,6 @@ def run_job(job: Job, data: JobData, device: torch.device, progress: Progress | 
         "versions": {"cacseg": __version__, "torch": torch.__version__, "device": device_name(device)},
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-class Trained(NamedTuple):
-    model: SegmentationModel  # the averaged one, where weights are averaged
-    losses: dict[str, float | None]  # means over the last steps; None where one is not finite
-    steps: int
-    diverged: bool
-
-
-def train_model(config: Config, model: SegmentationModel, split: Resident, progress: Progress | None = None) -> Trained:
-    """The steps of a run, none of which waits for the device; a loss that is not finite ends them early."""
-    options, device = config.training, split.images.device
-    layout = torch.channels_last if options.channels_last else torch.contiguous_format
-    model.to(memory_format=layout)  # type: ignore[call-overload]
-    begin_training(model, freeze_batch_norm=options.freeze_batch_norm)
-    optimiser = optimiser_of(config.optimiser, model)
-    if device.type == "cuda":
-        for group in optimiser.param_groups:  # one kernel for a step of all weights
-            group["fused"], group["foreach"] = True, False
-    rates = [group["lr"] for group in optimiser.param_groups]
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    averaged = None if options.ema_decay is None else Averaged(model, options.ema_decay)
-    steps, batch = config.schedule.steps, options.batch
-    transform = train_transform(config.data, split.ignore_index)
-    crops = draw_crops(transform, split, options.seed, steps * batch, model.mean, model.std)
-    seed_all(options.seed, 0, 0)  # as a run of `cacseg train` starts: dropout does not depend on what was built
-    terms: list[dict[str, Tensor]] = []  # of the steps since the last look, and of the last few
-    for step in range(steps):
-        share = rate_at(config.optimiser, config.schedule, step)
-        for group, rate in zip(optimiser.param_groups, rates, strict=True):
-            group["lr"] = rate * share
-        images, labels = cut_crops(split, crops.part(step * batch, (step + 1) * batch), transform.crop)
-        with autocast(device, cast(options.precision)):
-            losses = model.loss(images.contiguous(memory_format=layout), labels)
-        optimiser.zero_grad(set_to_none=True)
-        losses["total"].backward()
-        if config.optimiser.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, config.optimiser.clip)
-        optimiser.step()
-        if averaged is not None:
-            averaged.update()
-        terms.append({name: value.detach() for name, value in losses.items()})
-        if (step + 1) % LOOK_EVERY == 0 or step + 1 == steps:
-            looked_at = (step % LOOK_EVERY) + 1
-            totals = torch.stack([one["total"].float() for one in terms[-looked_at:]])
-            finite = bool(torch.isfinite(totals).all())
-            if progress is not None:
-                progress(looked_at)
-            if not finite:
-                break
-            terms = terms[-LAST:]
-    kept = model if averaged is None else averaged.finish()
-    return Trained(kept, mean_losses(terms[-LAST:]), step + 1, not finite)
-
-
-class Averaged:
-    """An exponential moving average of a model's weights; buffers are the model's last.
-
-    What torch's AveragedModel gives with `get_ema_multi_avg_fn`, which waits for a GPU in each step to send it the
-    number of steps.
-    """
-
-    def __init__(self, model: SegmentationModel, decay: float) -> None:
-        self.model, self.decay, self.average = model, decay, copy.deepcopy(model)
-        self.weights: list[Tensor] = list(model.parameters())
-        self.averages: list[Tensor] = list(self.average.parameters())
-        self.begun = False
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """After each step; the first is taken as it is."""
-        torch._foreach_lerp_(self.averages, self.weights, 1.0 - self.decay if self.begun else 1.0)
-        self.begun = True
-
-    def finish(self) -> SegmentationModel:
-        for theirs, ours in zip(self.average.buffers(), self.model.buffers(), strict=True):
-            theirs.copy_(ours)
-        return self.average
-
-
-def cast(precision: str) -> str:
-    """What autocast is told: TF32 is a matter of matrix products, not of types."""
-    return "fp32" if precision == "tf32" else precision
-
-
-def mean_losses(terms: list[dict[str, Tensor]]) -> dict[str, float | None]:
-    """The mean of each term."""
-    means = {name: torch.stack([one[name].float() for one in terms]).mean().item() for name in terms[0]}
-    return {name: value if math.isfinite(value) else None for name, value in means.items()}
 
 
 @torch.no_grad()

@@ -64,15 +64,16 @@ def run_jobs(
     workers: int,
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
+    graphs: bool = True,
 ) -> None:
     """Runs all jobs, `workers` at a time, in their order; tells of steps, results and failures.
 
-    `threads` of each process on the CPU (None: as torch has it); `environment` is added to theirs. Whatever ends this
-    call ends the processes too.
+    `threads` of each process on the CPU (None: as torch has it); `environment` is added to theirs; `graphs`: see
+    `train_model`. Whatever ends this call ends the processes too.
     """
     context: Any = multiprocessing.get_context(_METHOD)
     waiting, busy = deque(jobs), dict[Connection, _Worker]()
-    arguments = (device, threads, dict(environment or {}))
+    arguments = (device, threads, dict(environment or {}), graphs)
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
@@ -116,7 +117,9 @@ def _listen(connection: Connection, busy: dict[Connection, _Worker], waiting: de
     report(done, message)
 
 
-def _work(connection: Connection, device_name: str, threads: int | None, environment: Mapping[str, str]) -> None:
+def _work(
+    connection: Connection, device_name: str, threads: int | None, environment: Mapping[str, str], graphs: bool
+) -> None:
     """What a process does: job after job, until nobody sends another or one has failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -129,6 +132,10 @@ def _work(connection: Connection, device_name: str, threads: int | None, environ
         torch.set_num_threads(threads)
     device = torch.device(device_name)
     loaded: dict[Any, Any] = {}
+
+    def progress(steps: int) -> None:
+        connection.send(Stepped(steps))
+
     while True:
         try:
             job: Job = connection.recv()
@@ -138,7 +145,7 @@ def _work(connection: Connection, device_name: str, threads: int | None, environ
             key = _data_key(job)
             if key not in loaded:
                 loaded[key] = load_data(job.config, job.held_out, device)
-            record = run_job(job, loaded[key], device, lambda steps: connection.send(Stepped(steps)))
+            record = run_job(job, loaded[key], device, progress, graphs=graphs)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         except (BrokenPipeError, ConnectionResetError):  # nobody is there to hear of it

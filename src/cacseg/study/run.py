@@ -76,6 +76,7 @@ def run_study(
     workers: int,
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
+    graphs: bool = True,
 ) -> list[Record]:
     """Runs what is left of a plan; gives the records of all its jobs.
 
@@ -96,7 +97,7 @@ def run_study(
                 write_csv(folder, list(records.values()))
             report(job, message)
 
-        run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment)
+        run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment, graphs=graphs)
         write_csv(folder, list(records.values()))
     return [records[job.id] for job in plan]
 
