@@ -109,3 +109,25 @@ def distillation(
         divisor = n if over_all_classes else len(present)
         values.append(sum(means) / divisor if present else 0.0)
     return sum(values) / len(values)
+
+
+def relation_distillation(context, oracle, labels, ignore_index=255):
+    """Squared differences of the correlations of every two classes of an image, over its labelled pixels."""
+    values = []
+    for b, image_labels in enumerate(label_list(labels)):
+        kept = [i for i, label in enumerate(image_labels) if 0 <= label != ignore_index]
+        present = sorted({image_labels[i] for i in kept})
+
+        def correlation(scores, k, m, kept=kept, b=b):
+            first, second = ([float(pixels(scores)[b][i][c]) for i in kept] for c in (k, m))
+            mean_1, mean_2 = sum(first) / len(first), sum(second) / len(second)
+            together = sum((x - mean_1) * (y - mean_2) for x, y in zip(first, second, strict=True))
+            spread = sum((x - mean_1) ** 2 for x in first) * sum((y - mean_2) ** 2 for y in second)
+            return together / math.sqrt(spread)
+
+        squares = [
+            (correlation(context, k, m) - correlation(oracle, k, m)) ** 2 for k in present for m in present if k != m
+        ]
+        if squares:
+            values.append(sum(squares) / len(squares))
+    return sum(values) / len(values) if values else 0.0

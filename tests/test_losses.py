@@ -3,6 +3,7 @@ import torch
 from torch.nn import functional as F
 
 import cacseg
+from cacseg import functional
 from reference_vectors import CASES, load, make_classifier
 
 TERMS = ("plain", "context", "oracle", "distillation")
@@ -205,6 +206,8 @@ def test_packed_batches(preset):
     [
         (dict(preset="none"), "preset must be one of 'paper', 'released', 'tuned'; got 'none'"),
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
+        (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
+        (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
         (dict(entropy_source="p"), "entropy_source must be one of 'oracle', 'context', 'plain'; got 'p'"),
         (dict(distillation_scope="pixel"), "distillation_scope must be one of"),
@@ -259,6 +262,38 @@ def test_warm_up_lets_the_other_terms_in_over_the_first_steps():
         cacseg.ContextLoss(warmup_steps=0.5)
     alone = cacseg.ContextLoss(warmup_steps=2, plain_weight=0.0)
     assert [bool(alone(outputs, labels)["total"] > 0) for _ in range(2)] == [False, True]
+
+
+def test_relations_are_a_term_where_they_have_a_weight():
+    classifier, (features, labels) = make(), draw()
+    outputs = classifier(features, labels)
+    truth = cacseg.ContextLoss()(outputs, labels)
+    assert list(cacseg.ContextLoss(relation_weight=0.0)(outputs, labels)) == [*TERMS, "total"]
+    losses = cacseg.ContextLoss(relation_weight=0.5)(outputs, labels)
+    assert list(losses) == [*TERMS, "relation", "total"]
+    relation = functional.relation_distillation(outputs.context, outputs.oracle, labels)
+    assert relation > 0
+    torch.testing.assert_close(losses["relation"], relation)
+    torch.testing.assert_close(losses["total"], truth["total"] + 0.5 * relation)
+    warm = cacseg.ContextLoss(relation_weight=0.5, warmup_steps=2)
+    for share in (0.0, 0.5, 1.0):
+        expected = truth["plain"] + share * (losses["total"] - truth["plain"])
+        torch.testing.assert_close(warm(outputs, labels)["total"], expected, check_dtype=False)
+    gradients = torch.autograd.grad(
+        losses["relation"], list(classifier.oracle_projector.parameters()), allow_unused=True
+    )
+    assert gradients == (None, None, None)
+
+
+def test_relations_need_an_oracle_and_a_dense_batch():
+    features, labels = draw()
+    alone = dict(oracle_weight=0.0, kl_weight=0.0, relation_weight=2.0)
+    with pytest.raises(ValueError, match=r"relation term has weight 2.0, but the classifier has no oracle"):
+        cacseg.ContextLoss(**alone)(make(oracle_design="none")(features, labels), labels)
+    rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
+    outputs = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
+    with pytest.raises(ValueError, match=r"dense batches.*relation_weight=0"):
+        cacseg.ContextLoss(relation_weight=1.0)(outputs, row_labels)
 
 
 def test_a_compiled_warm_up_sends_back_what_it_let_in():

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cacseg import ops
+from cacseg import functional, ops
 from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
@@ -27,6 +27,8 @@ class ContextLoss(nn.Module):
     """`loss(outputs, labels)` gives the named terms of Eq. (8) and their weighted sum, "total".
 
         total = plain_weight CE(p) + context_weight CE(p_p) + oracle_weight CE(p_y) + kl_weight L_KL
+
+    and, where it has a weight, relation_weight L_R, which is not of the paper.
 
     The terms are returned as they are, before their weights; a term of weight 0 is not computed and given as 0.
     `outputs` are what the classifier returned for the same labels; the logits are upsampled to the labels' size.
@@ -46,8 +48,10 @@ class ContextLoss(nn.Module):
         ignore_index: the label that takes no part; the same as the classifier's.
         class_weights: a weight for each class in the three cross-entropies.
         label_smoothing: in the three cross-entropies.
-        warmup_steps: the weights of the context, the oracle and the distillation term rise from 0 over so many
-            calls while training (a step of accumulated gradients makes several).
+        warmup_steps: the weights of all terms but the plain one rise from 0 over so many calls while training (a step
+            of accumulated gradients makes several).
+        relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
+            be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
     """
 
     class_weights: Tensor | None
@@ -73,6 +77,7 @@ class ContextLoss(nn.Module):
         class_weights: Sequence[float] | Tensor | None = None,
         label_smoothing: float = 0.0,
         warmup_steps: int = 0,
+        relation_weight: float = 0.0,
     ) -> None:
         super().__init__()
         if not isinstance(warmup_steps, int):
@@ -86,6 +91,8 @@ class ContextLoss(nn.Module):
             "oracle": oracle_weight,
             "distillation": kl_weight,
         }
+        if relation_weight != 0.0:
+            self.weights["relation"] = relation_weight
         for name, value in self.weights.items():
             if not 0.0 <= value < float("inf"):
                 raise ValueError(f"the weight of the {name} term must be finite and not negative; got {value}.")
@@ -119,11 +126,15 @@ class ContextLoss(nn.Module):
         self.register_buffer("steps_taken", torch.zeros(()) if warmup_steps > 0 else None)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
-        """The terms "plain", "context", "oracle", "distillation", and "total"."""
+        """The terms "plain", "context", "oracle", "distillation", "relation" where it has a weight, and "total"."""
         self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels)
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
             losses["distillation"] = self._distillation(outputs, outputs.oracle)
+        if "relation" in self.weights and outputs.oracle is not None:
+            losses["relation"] = functional.relation_distillation(
+                outputs.context, outputs.oracle, outputs.labels, ignore_index=-1
+            )
         zero = None
         for name in self.weights:
             if name not in losses:
@@ -154,8 +165,8 @@ class ContextLoss(nn.Module):
                 f"loss {self.ignore_index}. Give both the same ignore_index."
             )
         if outputs.oracle is None:
-            for name in ("oracle", "distillation"):
-                if self.weights[name] > 0.0:
+            for name in ("oracle", "distillation", "relation"):
+                if self.weights.get(name, 0.0) > 0.0:
                     raise ValueError(
                         f"the {name} term has weight {self.weights[name]}, but the classifier has no oracle "
                         "(oracle_design='none', or drop_oracle() was called). Give it one, or the term the weight 0."

@@ -9,6 +9,7 @@
     Eq. (11), H = 1    classwise_distillation            L_KL, classes alike
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
+    not of the paper   relation_distillation             L_R, between classes
 
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
 logits `[b, n, *spatial]`, labels `[b, *full]` of any size. A ragged batch is packed instead: `[N, d]`,
@@ -35,6 +36,7 @@ from cacseg.functional.prototypes import (
     oracle_shares,
     place_codes,
 )
+from cacseg.functional.relation import relation_distillation
 
 __all__ = [
     "class_masks",
@@ -53,6 +55,7 @@ __all__ = [
     "oracle_shares",
     "place_codes",
     "plain_logits",
+    "relation_distillation",
     "resize_labels",
     "scale_gradient",
     "soft_cross_entropy",
