@@ -67,6 +67,8 @@ def test_other_inputs_compile_without_a_graph_break(case):
 def test_nothing_reads_a_value():
     """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
     with torch.device("meta"):
+        annealed = cacseg.ContextAwareClassifier(D, N, annealed_scale=(5.0, 8))
+        related = cacseg.ContextLoss(relation_weight=1.0, warmup_steps=3)
         classifier = cacseg.ContextAwareClassifier(D, N, confidence_threshold=0.3)
         loss = cacseg.ContextLoss(class_weights=[1.0] * N, label_smoothing=0.1)
         features = torch.empty(2, D, 6, 7, requires_grad=True)
@@ -74,6 +76,7 @@ def test_nothing_reads_a_value():
         losses = loss(classifier(features, labels), labels)
         losses["total"].backward()
         assert features.grad.shape == features.shape
+        assert related(annealed(features, labels), labels)["total"].shape == ()
         assert classifier.oracle_logits(features, labels).shape == (2, N, 6, 7)
         rows, row_labels, offsets = torch.empty(50, D), torch.empty(50).long(), torch.empty(4).long()
         losses = loss(classifier(rows, row_labels, offsets), row_labels)

@@ -33,6 +33,7 @@ from cacseg.designs import (
 )
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presets import PresetName, fill, get_preset
+from cacseg.scales import AnnealedScale, make_annealed_scale
 
 Similarity = Literal["dot", "cosine"]
 SIMILARITIES = ("dot", "cosine")
@@ -90,6 +91,8 @@ class ContextAwareClassifier(nn.Module):
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
         learnable_scale: the factor of the context and oracle logits learns, starting from `scale`.
+        annealed_scale: (start, calls): that factor goes from `start` to `scale`, in a line, over so many calls with
+            labels while training (a step of accumulated gradients makes several).
         answer: what `classifier(features)` returns: "context", "plain", or the "mean" of both probabilities.
         ignore_index: the label that takes no part.
     """
@@ -99,6 +102,7 @@ class ContextAwareClassifier(nn.Module):
     context_projector: nn.Sequential | None
     oracle_projector: nn.Sequential | None
     scale_factor: nn.Parameter | None
+    annealed_scale: AnnealedScale | None
 
     def __init__(
         self,
@@ -124,6 +128,7 @@ class ContextAwareClassifier(nn.Module):
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
+        annealed_scale: tuple[float, int] | None = None,
         answer: Answer = "context",
         ignore_index: int = 255,
     ) -> None:
@@ -185,6 +190,8 @@ class ContextAwareClassifier(nn.Module):
             names, in_channels, reads=reads, zero_start=zero_start
         )
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
+        cosines = context_similarity == "cosine"
+        self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
         if frozen_oracle and self.oracle_projector is not None:
             self.oracle_projector.requires_grad_(False)
 
@@ -238,7 +245,7 @@ class ContextAwareClassifier(nn.Module):
         oracle_head = None
         if self.oracle_design != "none":
             oracle_head = self._oracle_head(features, labels, offsets, self.oracle_scope)
-        context, oracle = self._similarities(features, own, oracle_head, offsets)
+        context, oracle = self._similarities(features, own, oracle_head, offsets, self._factor(counted=True))
         context = plain if context is None else context
         return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
@@ -256,7 +263,8 @@ class ContextAwareClassifier(nn.Module):
         if at_once is not None:
             return at_once[:2]
         plain = self._plain(features)
-        context, _ = self._similarities(features, self._context_head(features, plain, offsets), None, offsets)
+        own = self._context_head(features, plain, offsets)
+        context, _ = self._similarities(features, own, None, offsets, self._factor())
         return plain, plain if context is None else context
 
     def oracle_logits(
@@ -275,7 +283,7 @@ class ContextAwareClassifier(nn.Module):
             raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
         labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
         head = self._oracle_head(features, labels, offsets, scope)
-        return self._similarity(features, head, offsets)
+        return self._similarity(features, head, offsets, self._factor())
 
     def drop_oracle(self) -> ContextAwareClassifier:
         """Removes the oracle branch in place, before an export: only training reads it. Returns the classifier."""
@@ -357,7 +365,12 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _goes_beyond(self) -> bool:
         """Whether the context classifier has more parts than the paper's."""
-        return bool(self.reads) or self.context_bias or self.scale_factor is not None
+        changes = self.scale_factor is not None or self.annealed_scale is not None
+        return bool(self.reads) or self.context_bias or changes
+
+    def _factor(self, *, counted: bool = False) -> Tensor | None:
+        """Of the context and the oracle logits, beside `scale`."""
+        return self.scale_factor if self.annealed_scale is None else self.annealed_scale(counted=counted)
 
     def _context_head(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Head | None:
         """A_p of Eq. (5), one classifier for each image; None without a context branch."""
@@ -401,13 +414,13 @@ class ContextAwareClassifier(nn.Module):
             weight, bias = weight.detach(), None if bias is None else bias.detach()
         return generate(DESIGNS[design], project, prototypes, weight, bias, facts)
 
-    def _similarity(self, features: Tensor, head: Head, offsets: Tensor | None) -> Tensor:
+    def _similarity(self, features: Tensor, head: Head, offsets: Tensor | None, factor: Tensor | None) -> Tensor:
         if self.context_similarity == "dot":
-            return finish(ops.dot_logits(features, head.rows, offsets=offsets), head, self.scale_factor)
-        return finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head, self.scale_factor)
+            return finish(ops.dot_logits(features, head.rows, offsets=offsets), head, factor)
+        return finish(ops.cosine_logits(features, head.rows, self.scale, offsets=offsets), head, factor)
 
     def _similarities(
-        self, features: Tensor, own: Head | None, oracle: Head | None, offsets: Tensor | None
+        self, features: Tensor, own: Head | None, oracle: Head | None, offsets: Tensor | None, factor: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Both logits together where they can share work."""
         if (
@@ -418,10 +431,12 @@ class ContextAwareClassifier(nn.Module):
         ):
             seen = functional.scale_gradient(features, self.feature_gradient)
             scores = ops.cosine_logits_of_both(seen, own.rows, oracle.rows, self.scale, offsets=offsets)
-            return finish(scores[0], own, self.scale_factor), finish(scores[1], oracle, self.scale_factor)
+            return finish(scores[0], own, factor), finish(scores[1], oracle, factor)
         pairs = ((own, self.feature_gradient), (oracle, self.oracle_gradient))
         context, of_oracle = (
-            None if head is None else self._similarity(functional.scale_gradient(features, share), head, offsets)
+            None
+            if head is None
+            else self._similarity(functional.scale_gradient(features, share), head, offsets, factor)
             for head, share in pairs
         )
         return context, of_oracle

@@ -65,6 +65,18 @@ def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
         load_weights(make(), tmp_path / "backbone.pth")
 
 
+def test_an_annealed_scale_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
+    annealed = {"classifier_arguments": {"annealed_scale": [5.0, 4]}}
+    assert load_weights(make(**annealed), saved[0]) == []  # of a model without
+    seen = make(**annealed)
+    seen.classifier.annealed_scale.calls_taken += 9
+    seen.save(tmp_path / "seen.safetensors")
+    model = make(**annealed)
+    assert load_weights(model, tmp_path / "seen.safetensors") == []
+    assert model.classifier.annealed_scale.calls_taken == 0
+    assert load_weights(make(), tmp_path / "seen.safetensors") == []
+
+
 def test_a_warm_up_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
     warm = {"loss_arguments": {"warmup_steps": 4}}
     assert load_weights(make(**warm), saved[0]) == []  # of a model without

@@ -51,6 +51,27 @@ def test_a_training_step_round_trip(tmp_path):
         torch.testing.assert_close(again.loss(images, labels)[name], value)
 
 
+def test_a_scale_on_its_way_and_relations_round_trip(tmp_path):
+    torch.manual_seed(0)
+    model = create_model(
+        "fcn",
+        3,
+        backbone="resnet18",
+        dropout=0.0,
+        classifier_arguments={"annealed_scale": (5.0, 4)},
+        loss_arguments={"relation_weight": 0.7},
+    )
+    images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
+    model.loss(images, labels)
+    model.eval().save(tmp_path / "m.safetensors")
+    again = cacseg.load(tmp_path / "m.safetensors")
+    assert again.classifier.annealed_scale.calls_taken == 1
+    found = again.loss(images, labels)
+    assert "relation" in found
+    for name, value in model.loss(images, labels).items():
+        torch.testing.assert_close(found[name], value)
+
+
 def test_files_that_are_no_model_are_refused(model, tmp_path):
     path = tmp_path / "model.safetensors"
     model.save(path)

@@ -11,7 +11,7 @@ from cacseg.models.description import FORMAT
 from cacseg.models.files import TensorFile, read_tensors
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
-CRITERION = "criterion."  # what it counts belongs to a run: another one warms up anew
+COUNTERS = ("criterion.", "classifier.annealed_scale.")  # belong to a run: another one warms up and anneals anew
 
 
 def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
@@ -38,7 +38,7 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             f"{path} is a model of {count} classes, and the data have {model.num_classes}. Set "
             "model.reset_classifier=true to keep everything but the classifiers."
         )
-    ours = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(CRITERION)}
+    ours = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(COUNTERS)}
     fits = {name for name, tensor in file.tensors.items() if name in ours and ours[name].shape == tensor.shape}
     left = [name for name in ours if name not in fits]
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
