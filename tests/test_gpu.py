@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import cacseg
+from cacseg.engine.replay import Replayed
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,6 +74,32 @@ def test_nothing_synchronises_with_the_host(preset):
         loss(classifier(rows, row_labels, offsets), row_labels)["total"].backward()
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_relations_and_an_annealed_scale_need_nothing_of_the_host():
+    """Also as a recording: each replay counts its call."""
+    features, labels = (tensor.cuda() for tensor in draw())
+    torch.manual_seed(0)
+    first = cacseg.ContextAwareClassifier(D, N, annealed_scale=(5.0, 6)).cuda()
+    found = {}
+    for recorded in (False, True):
+        classifier, loss = copy.deepcopy(first), cacseg.ContextLoss(relation_weight=1.0)
+
+        def work(classifier=classifier, loss=loss):
+            losses, gradients = step(classifier, loss, features, labels)
+            return torch.stack([losses["relation"], losses["total"].detach(), gradients[0].norm()]).detach()
+
+        run = Replayed(work, features.device) if recorded else work
+        values = [run().clone()]
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("default" if recorded else "error")
+        try:
+            values += [run().clone() for _ in range(7)]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        found[recorded] = torch.stack(values).cpu()
+        assert classifier.annealed_scale.calls_taken == 8
+    torch.testing.assert_close(found[True], found[False], rtol=1e-4, atol=1e-5)
 
 
 def test_labels_out_of_range_count_as_ignored_and_harm_nothing():
