@@ -67,7 +67,6 @@ def test_equals_torchmetrics():
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_counts_on_a_gpu_are_those_of_the_cpu_and_wait_for_nobody():
     predictions, labels = draw(150, (2, 64, 64))
     expected = confusion(predictions, labels, 150)

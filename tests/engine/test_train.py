@@ -115,7 +115,6 @@ class Unwaiting(SegmentationTask):
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
     task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
