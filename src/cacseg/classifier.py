@@ -120,9 +120,9 @@ class ContextAwareClassifier(nn.Module):
         oracle_design: DesignName | None = None,
         frozen_oracle: bool = False,
         confidence_threshold: float = 0.0,
-        detach_plain: bool | None = None,
-        detach_weight: bool | None = None,
-        feature_gradient: float | None = None,
+        detach_plain: bool = False,
+        detach_weight: bool = False,
+        feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
         zero_start: bool | None = None,
         reads: Sequence[Fact] = (),
@@ -173,10 +173,9 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
-        self.detach_plain: bool = fill(detach_plain, filled.detach_plain)
-        self.detach_weight: bool = fill(detach_weight, filled.detach_weight)
-        self.feature_gradient: float = fill(feature_gradient, filled.feature_gradient)
-        self.oracle_gradient: float = fill(oracle_gradient, self.feature_gradient)
+        self.detach_plain, self.detach_weight = detach_plain, detach_weight
+        self.feature_gradient = feature_gradient
+        self.oracle_gradient: float = fill(oracle_gradient, feature_gradient)
         check_share("feature_gradient", self.feature_gradient)
         check_share("oracle_gradient", self.oracle_gradient)
 

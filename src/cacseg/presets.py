@@ -1,7 +1,7 @@
 """The paper and the authors' released code are not the same method; here is each difference, by name.
 
-"tuned" is a third: the released code, begun where the plain classifier points and with a softer gradient, as the study
-in docs/results.md found it better.
+"tuned" is a third: the released code, begun where the plain classifier points, as the study in docs/results.md found it
+better.
 
 A preset only fills in arguments that the caller left out. `classifier` arguments belong to
 `ContextAwareClassifier`, `loss` arguments to `ContextLoss`; both classes take every one of them by itself.
@@ -32,9 +32,6 @@ class Preset(NamedTuple):
     context_average: PixelAverage  # loss: context cross-entropy over labelled pixels, or all pixels
     design: DesignName = "project_concat"  # classifier: of the context and the oracle classifier
     zero_start: bool = False  # classifier: projectors start by giving 0
-    feature_gradient: float = 1.0  # classifier: the share of the branches' gradient that reaches the features
-    detach_plain: bool = False  # classifier: no gradient from the prototypes into the plain logits
-    detach_weight: bool = False  # classifier: no gradient from both classifiers into the plain weight
 
 
 PRESETS: dict[str, Preset] = {
@@ -57,13 +54,7 @@ PRESETS: dict[str, Preset] = {
         context_average="all",
     ),
 }
-PRESETS["tuned"] = PRESETS["released"]._replace(
-    design="project_concat_residual",
-    zero_start=True,
-    feature_gradient=0.3,
-    detach_plain=True,
-    detach_weight=True,
-)
+PRESETS["tuned"] = PRESETS["released"]._replace(design="project_concat_residual", zero_start=True)
 
 
 Value = TypeVar("Value")
