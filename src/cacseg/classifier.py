@@ -32,7 +32,7 @@ from cacseg.designs import (
     weights_of,
 )
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.presets import PresetName, fill, get_preset
+from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
 
 Similarity = Literal["dot", "cosine"]
@@ -72,7 +72,8 @@ class ContextAwareClassifier(nn.Module):
         dropout: probability of dropping a channel (a value, when packed) on the way to the plain logits, while
             training; prototypes and cosines see the features before dropout.
         scale: tau, the factor of the cosines.
-        preset: "released" (the authors' code), "paper" or "tuned"; fills in what is left None (see `cacseg.presets`).
+        preset: "tuned" (ours), "released" (the authors' code) or "paper"; fills in what is left None (see
+            `cacseg.presets`).
         oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
         context_similarity: "cosine" or "dot", of the context and the oracle classifier.
@@ -111,7 +112,7 @@ class ContextAwareClassifier(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
         scale: float = 15.0,
-        preset: PresetName = "released",
+        preset: PresetName = DEFAULT,
         *,
         oracle_scope: Scope | None = None,
         plain_similarity: Similarity = "dot",

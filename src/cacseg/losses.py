@@ -15,7 +15,7 @@ from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.presets import PresetName, fill, get_preset
+from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 
 DistillationForm = Literal["classwise_entropy", "classwise", "entropy", "vanilla"]
 EntropySource = Literal["oracle", "context", "plain"]
@@ -35,7 +35,8 @@ class ContextLoss(nn.Module):
     A batch whose pixels are all ignored gives 0 and zero gradients.
 
     Args:
-        preset: "released" (the authors' code), "paper" or "tuned"; fills in what is left None (see `cacseg.presets`).
+        preset: "tuned" and "released" (the authors' code), which are the same here, or "paper"; fills in what is left
+            None (see `cacseg.presets`).
         plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
         entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
@@ -59,7 +60,7 @@ class ContextLoss(nn.Module):
 
     def __init__(
         self,
-        preset: PresetName = "released",
+        preset: PresetName = DEFAULT,
         *,
         plain_weight: float = 1.0,
         context_weight: float = 1.0,

@@ -1,7 +1,7 @@
 """The paper and the authors' released code are not the same method; here is each difference, by name.
 
-"tuned" is a third: the released code, begun where the plain classifier points, as the study in docs/results.md found it
-better.
+"tuned", the default, is a third: the released code, begun where the plain classifier points, as the study in
+docs/results.md found it better.
 
 A preset only fills in arguments that the caller left out. `classifier` arguments belong to
 `ContextAwareClassifier`, `loss` arguments to `ContextLoss`; both classes take every one of them by itself.
@@ -17,7 +17,8 @@ from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.functional.distillation import ClassAverage
 from cacseg.functional.prototypes import Scope
 
-PresetName = Literal["released", "paper", "tuned"]
+PresetName = Literal["tuned", "released", "paper"]
+DEFAULT: PresetName = "tuned"
 
 
 class Preset(NamedTuple):

@@ -51,6 +51,22 @@ def test_a_plain_model_can_become_context_aware(tmp_path):
     assert all(name.startswith(CLASSIFIERS) and "projector" in name for name in left)
 
 
+def test_projectors_that_are_read_in_another_way_are_refused_or_start_afresh(tmp_path):
+    make(preset="released").save(tmp_path / "released.safetensors")
+    with pytest.raises(
+        ValueError, match=r"trained with A = theta\(\[P, C\]\) \(preset released\).*model.preset=released"
+    ):
+        load_weights(make(), tmp_path / "released.safetensors")
+    model = make(seed=1)
+    left = load_weights(model, tmp_path / "released.safetensors", reset_classifier=True)
+    assert left
+    assert all("_projector." in name for name in left)
+    assert not model.classifier.context_projector[2].weight.any()
+    assert load_weights(make(preset="released"), tmp_path / "released.safetensors") == []
+    same = {"preset": "paper", "classifier_arguments": {"context_design": "project_concat"}}
+    assert load_weights(make(**same), tmp_path / "released.safetensors") == []
+
+
 def test_another_network_is_refused(saved):
     model = make(backbone="resnet18")
     before = {name: value.clone() for name, value in model.state_dict().items()}

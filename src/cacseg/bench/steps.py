@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from cacseg.classifier import ContextAwareClassifier, ContextLogits
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
-from cacseg.presets import PRESETS
+from cacseg.presets import DEFAULT, PRESETS, PresetName
 
 Mode = Literal["eager", "graph", "compile", "compiled-graph"]
 MODES = ("eager", "graph", "compile", "compiled-graph")
@@ -84,6 +84,7 @@ def train_steps(
     classes: int = 150,
     size: int = 512,
     auxiliary: bool = True,
+    preset: PresetName = DEFAULT,
     looped: bool = True,
 ) -> Steps:
     """A whole training step with AdamW: "plain" with F.interpolate and F.cross_entropy, "context", "looped"."""
@@ -92,9 +93,7 @@ def train_steps(
     labels = torch.randint(0, classes, (batch, size, size), device=device)
     for row in ("plain", "context", LOOPED) if looped else ("plain", "context"):
         torch.manual_seed(0)
-        model = create_model(
-            model_name, classes, classifier="plain" if row == "plain" else "context", auxiliary=auxiliary
-        )
+        model = _make_model(model_name, classes, row, preset, auxiliary=auxiliary)
         steps[row] = _train_step(model.to(device).train(), row, images, labels, dtype)
     return steps
 
@@ -134,6 +133,7 @@ def inference_steps(
     classes: int = 150,
     size: int = 512,
     mode: Mode = "eager",
+    preset: PresetName = DEFAULT,
     looped: bool = True,
 ) -> Steps:
     """Logits at the images' size, weights in `dtype`: "plain", "context", "looped"."""
@@ -141,8 +141,7 @@ def inference_steps(
     steps: Steps = {}
     for row in ("plain", "context", LOOPED) if looped and mode == "eager" else ("plain", "context"):
         torch.manual_seed(0)
-        model = create_model(model_name, classes, classifier="plain" if row == "plain" else "context")
-        model = model.to(device, dtype).eval()
+        model = _make_model(model_name, classes, row, preset).to(device, dtype).eval()
 
         def answer(model: SegmentationModel = model, row: str = row) -> Tensor:
             if row != LOOPED:
@@ -155,6 +154,12 @@ def inference_steps(
         run = torch.compile(answer, dynamic=False) if mode.startswith("compile") else answer
         steps[row] = _in_mode(_without_gradient(run), mode, device)
     return steps
+
+
+def _make_model(name: str, classes: int, row: str, preset: PresetName, **arguments: Any) -> SegmentationModel:
+    """Of a row; "looped" is the released method, whatever the preset."""
+    classifier: Literal["plain", "context"] = "plain" if row == "plain" else "context"
+    return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, **arguments)
 
 
 def _without_gradient(run: Callable[[], object]) -> Callable[[], object]:

@@ -10,6 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cacseg.cli._console import messages, out, say, typer
+from cacseg.presets import DEFAULT, get_preset
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +28,7 @@ Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
 ]
+Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: tuned, released or paper.")]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
@@ -133,6 +135,7 @@ def step(
     classes: Classes = 150,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
     auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
+    preset: Preset = DEFAULT,
     looped: Looped = True,
     rounds: Rounds = 10,
     threads: Threads = 2,
@@ -145,7 +148,8 @@ def step(
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads)
-    facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary)
+    get_preset(preset)
+    facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary, preset=preset)
     rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
     _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
     _write(json_file, record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
@@ -160,6 +164,7 @@ def infer(
     sizes: Annotated[str, typer.Option(help="Heights and widths, with commas.")] = "512",
     table: Annotated[bool, typer.Option("--table", help="The paper's efficiency table: 512, 1280 and 2560.")] = False,
     mode: Mode = "eager",
+    preset: Preset = DEFAULT,
     looped: Looped = True,
     rounds: Rounds = 20,
     threads: Threads = 2,
@@ -172,9 +177,10 @@ def infer(
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads, mode)
+    get_preset(preset)
     records = []
     for size in (512, 1280, 2560) if table else sizes_in(sizes):
-        options = dict(batch=batch, classes=classes, size=size, mode=mode)
+        options = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)
         steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
         rows = _timed(steps, place, rounds)
         _show(f"inference of {model}, {place} {dtype} {mode}: b={batch} {size}x{size}", rows, batch)

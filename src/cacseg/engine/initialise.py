@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cacseg.designs import DESIGNS
 from cacseg.models import SegmentationModel
 from cacseg.models.description import FORMAT
 from cacseg.models.files import TensorFile, read_tensors
+from cacseg.presets import get_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
 COUNTERS = ("criterion.", "classifier.annealed_scale.")  # belong to a run: another one warms up and anneals anew
@@ -43,6 +45,15 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
     left = [name for name in ours if name not in fits]
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
         left = [name for name in ours if name not in fits or (name.startswith(CLASSIFIERS) and "projector" not in name)]
+    theirs, own = _design(arguments), _design(model.arguments)
+    if theirs != own and "none" not in (theirs, own):  # the same shapes, read in another way
+        if not reset_classifier:
+            raise ValueError(
+                f"{path} was trained with {DESIGNS[theirs].formula} (preset {arguments['preset']}), and this model has "
+                f"{DESIGNS[own].formula}. Set model.preset={arguments['preset']}, or model.reset_classifier=true to start "
+                "the projectors afresh."
+            )
+        left = [name for name in ours if name in left or "_projector." in name]
     wrong = left if not reset_classifier else [name for name in left if not name.startswith(CLASSIFIERS)]
     if wrong:
         raise ValueError(
@@ -52,3 +63,11 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
         )
     model.load_state_dict({name: file.tensors[name] for name in ours if name not in left}, strict=False)
     return left
+
+
+def _design(arguments: dict[str, Any]) -> str:
+    """How the context classifier of a model with these arguments is made; "none" where it is plain."""
+    if arguments["classifier"] == "plain":
+        return "none"
+    given: str | None = (arguments.get("classifier_arguments") or {}).get("context_design")
+    return given or get_preset(arguments["preset"]).design

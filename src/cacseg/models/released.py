@@ -163,6 +163,8 @@ def _read_arguments(
         "classifier": "context" if context else "plain",
     }
     notes = []
+    if context:
+        arguments["preset"] = "released"
     if MODELS[model_name].head != "ocrnet" and not any(name.startswith("auxiliary_head.") for name in state):
         arguments["auxiliary"] = False
         notes.append("the checkpoint has no auxiliary head: neither has the model")

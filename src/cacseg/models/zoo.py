@@ -22,7 +22,7 @@ from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationMode
 from cacseg.models.ocrnet import OCRNet
 from cacseg.models.upernet import UPerNet
 from cacseg.models.weights import Preprocessing, described_preprocessing, load_backbone_weights
-from cacseg.presets import PresetName, fill, get_preset
+from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 
 CHANNELS = 512  # d, of every head's features
 AUXILIARY_CHANNELS = 256
@@ -72,7 +72,7 @@ def create_model(
     backbone_weights: str | Path | None = None,
     auxiliary: bool = True,
     auxiliary_weight: float = 0.4,
-    preset: PresetName = "released",
+    preset: PresetName = DEFAULT,
     ignore_index: int = 255,
     class_weights: Sequence[float] | None = None,
     label_smoothing: float = 0.0,
@@ -104,7 +104,7 @@ def create_model(
             metadata may state the padding, mean and std that go with them.
         auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
             without the head.
-        preset: "released", "paper" or "tuned", of the classifier and its losses (see `cacseg.presets`).
+        preset: "tuned", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
         ignore_index: the label that takes no part.
         class_weights, label_smoothing: of every cross-entropy.
         dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.

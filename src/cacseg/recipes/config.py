@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from cacseg.presets import DEFAULT, PresetName
+
 Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -32,7 +34,7 @@ class ModelConfig(Section):
     name: str
     backbone: str | None = None
     classifier: Literal["context", "plain"] = "context"
-    preset: Literal["released", "paper", "tuned"] = "released"
+    preset: PresetName = DEFAULT
     weights: str | None = None  # a whole model to start from, a .safetensors of ours
     reset_classifier: bool = False  # with weights of other classes: start the classifiers afresh
     pretrained: bool = False  # timm downloads weights of the backbone, where no file is given

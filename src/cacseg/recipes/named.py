@@ -77,7 +77,7 @@ def paper(data_name: str, model_name: str) -> Config:
         rate = PASCAL_RATES.get(head, PASCAL_RATES["deeplabv3plus"])
         optimiser = SGD.model_copy(update={"rate": rate, "weight_decay": 1e-4})
     return Config(
-        model=ModelConfig(name=model_name, pretrained=True),
+        model=ModelConfig(name=model_name, preset="released", pretrained=True),
         data=of_data.data,
         optimiser=optimiser,
         schedule=schedule,
