@@ -45,7 +45,7 @@ def test_training_compiles_without_a_graph_break(preset, dynamic):
 @pytest.mark.parametrize("case", ["uint8", "autocast", "packed"])
 def test_other_inputs_compile_without_a_graph_break(case):
     torch.manual_seed(0)
-    classifier, loss = cacseg.ContextAwareClassifier(D, N), cacseg.ContextLoss()
+    classifier, loss = cacseg.ContextAwareClassifier(D, N, preset="released"), cacseg.ContextLoss()
     features, labels = draw()
     offsets = None
     if case == "uint8":
@@ -67,9 +67,9 @@ def test_other_inputs_compile_without_a_graph_break(case):
 def test_nothing_reads_a_value():
     """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
     with torch.device("meta"):
-        annealed = cacseg.ContextAwareClassifier(D, N, annealed_scale=(5.0, 8))
+        annealed = cacseg.ContextAwareClassifier(D, N, preset="released", annealed_scale=(5.0, 8))
         related = cacseg.ContextLoss(relation_weight=1.0, warmup_steps=3)
-        classifier = cacseg.ContextAwareClassifier(D, N, confidence_threshold=0.3)
+        classifier = cacseg.ContextAwareClassifier(D, N, preset="released", confidence_threshold=0.3)
         loss = cacseg.ContextLoss(class_weights=[1.0] * N, label_smoothing=0.1)
         features = torch.empty(2, D, 6, 7, requires_grad=True)
         labels = torch.empty(2, 24, 28, dtype=torch.long)
@@ -86,7 +86,9 @@ def test_nothing_reads_a_value():
 @pytest.mark.parametrize("threshold", [0.0, 0.5])
 def test_inference_exports_with_dynamic_batch_height_and_width(threshold):
     torch.manual_seed(0)
-    classifier = cacseg.ContextAwareClassifier(D, N, confidence_threshold=threshold).eval().drop_oracle()
+    classifier = (
+        cacseg.ContextAwareClassifier(D, N, preset="released", confidence_threshold=threshold).eval().drop_oracle()
+    )
     dynamic = ({0: Dim("batch"), 2: Dim("height"), 3: Dim("width")},)
     program = export(classifier, (torch.randn(2, D, 6, 7),), dynamic_shapes=dynamic)
     assert not any("oracle" in name for name in program.state_dict)

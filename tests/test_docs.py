@@ -89,7 +89,7 @@ def speed_tables():
         step.append(
             title + " | ".join(times(entry["rows"], name) for name in names) + (" |" if "looped" in names else " | |")
         )
-    infer, modes = [], {"eager": "eager", "graph": "CUDA graph", "compile": "compiled"}
+    infer, modes = [], {"eager": "eager", "graph": "CUDA graph", "compiled-graph": "compiled, CUDA graph"}
     for entry in recorded("h200_infer"):
         rows = entry["rows"]
         speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"

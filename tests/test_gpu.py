@@ -80,7 +80,7 @@ def test_relations_and_an_annealed_scale_need_nothing_of_the_host():
     """Also as a recording: each replay counts its call."""
     features, labels = (tensor.cuda() for tensor in draw())
     torch.manual_seed(0)
-    first = cacseg.ContextAwareClassifier(D, N, annealed_scale=(5.0, 6)).cuda()
+    first = cacseg.ContextAwareClassifier(D, N, preset="released", annealed_scale=(5.0, 6)).cuda()
     found = {}
     for recorded in (False, True):
         classifier, loss = copy.deepcopy(first), cacseg.ContextLoss(relation_weight=1.0)

@@ -25,9 +25,9 @@ def draw(seed=0, dtype=torch.float64, n=5):
     return features, labels
 
 
-def make(dtype=torch.float64, n=5, **arguments):
+def make(dtype=torch.float64, n=5, preset="released", **arguments):
     torch.manual_seed(0)
-    return cacseg.ContextAwareClassifier(8, n, **arguments).to(dtype)
+    return cacseg.ContextAwareClassifier(8, n, preset=preset, **arguments).to(dtype)
 
 
 @pytest.mark.parametrize("case", CASES)

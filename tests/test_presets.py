@@ -1,9 +1,13 @@
 """The presets are the table of departures, and only fill in what the caller leaves out."""
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
 
 import cacseg
-from cacseg.presets import PRESETS
+from cacseg.presets import DEFAULT, PRESETS
+from cacseg.recipes.named import RECIPES, find_recipe
 
 FAITHFUL = ("project_concat", False)
 OF_THE_CLASSIFIER = ("oracle_scope",)
@@ -41,3 +45,20 @@ def test_a_preset_fills_in_and_never_overrides(preset):
 def test_released_is_the_default():
     assert cacseg.ContextAwareClassifier(4, 3).oracle_scope == "batch"
     assert cacseg.ContextLoss().soft_target_weight == 0.5
+
+
+def test_the_default_is_tuned_and_the_recipes_of_the_paper_are_not():
+    assert DEFAULT == "tuned"
+    assert cacseg.ContextAwareClassifier(4, 3).context_design == "project_concat_residual"
+    assert cacseg.create_model("fcn", 3, backbone="test_resnet").arguments["preset"] == "tuned"
+    for name in RECIPES:
+        assert find_recipe(name).model.preset == ("released" if "/" in name else "tuned")
+
+
+def test_a_converted_layer_begins_with_what_it_has_learnt():
+    """The directions of the plain weight: a trained model predicts as it did, but for lengths and bias."""
+    torch.manual_seed(0)
+    conv, features = nn.Conv2d(4, 3, 1), torch.randn(2, 4, 5, 6)
+    found = cacseg.ContextAwareClassifier.from_conv(conv)(features)
+    expected = 15 * torch.einsum("nd,bdhw->bnhw", F.normalize(conv.weight[..., 0, 0]), F.normalize(features))
+    torch.testing.assert_close(found, expected)

@@ -16,7 +16,7 @@ def draw(dtype=torch.float64):
 
 def make(dtype=torch.float64, **arguments):
     torch.manual_seed(0)
-    return cacseg.ContextAwareClassifier(D, N, **arguments).to(dtype)
+    return cacseg.ContextAwareClassifier(D, N, preset="released", **arguments).to(dtype)
 
 
 def test_the_factor_goes_in_a_line_and_stays():

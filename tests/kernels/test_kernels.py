@@ -300,7 +300,7 @@ def test_a_whole_step(monkeypatch, dtype, preset, options):
 
 @pytest.mark.usefixtures("kernels_by_default")
 def test_a_term_of_weight_zero_leaves_the_oracle_alone():
-    classifier = cacseg.ContextAwareClassifier(20, 7).to(DEVICE)
+    classifier = cacseg.ContextAwareClassifier(20, 7, preset="released").to(DEVICE)
     criterion = cacseg.ContextLoss(oracle_weight=0.0, kl_weight=0.0)
     whole_step(classifier, criterion, draw(2, 20, 3, 5), draw_labels(7, 2, 6, 10), torch.float32)
     assert all(one.grad is None for one in classifier.oracle_projector.parameters())
@@ -311,7 +311,7 @@ def test_a_term_of_weight_zero_leaves_the_oracle_alone():
 def test_inference_equals_that_of_plain_torch(monkeypatch):
     from cacseg.ops import _choice
 
-    classifier, features = cacseg.ContextAwareClassifier(20, 7).to(DEVICE).eval(), draw(2, 20, 3, 5)
+    classifier, features = cacseg.ContextAwareClassifier(20, 7, preset="released").to(DEVICE).eval(), draw(2, 20, 3, 5)
     with torch.inference_mode():
         ours = classifier(features)
         monkeypatch.setattr(_choice, "kernels_run_on", lambda device: False)
@@ -353,7 +353,7 @@ def test_operators_pass_torchs_own_checks():
 @pytest.mark.usefixtures("kernels_by_default")
 def test_compiled_code_takes_the_operators():
     """Traced whole, with gradients, and equal to what runs without tracing."""
-    classifier, criterion = cacseg.ContextAwareClassifier(20, 7).to(DEVICE), cacseg.ContextLoss()
+    classifier, criterion = cacseg.ContextAwareClassifier(20, 7, preset="released").to(DEVICE), cacseg.ContextLoss()
     features, labels = draw(2, 20, 3, 5), draw_labels(7, 2, 6, 10)
     compiled = torch.compile(lambda f, y: criterion(classifier(f, y), y)["total"], fullgraph=True, backend="aot_eager")
     gradients = []

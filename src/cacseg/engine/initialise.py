@@ -49,9 +49,9 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
     if theirs != own and "none" not in (theirs, own):  # the same shapes, read in another way
         if not reset_classifier:
             raise ValueError(
-                f"{path} was trained with {DESIGNS[theirs].formula} (preset {arguments['preset']}), and this model has "
-                f"{DESIGNS[own].formula}. Set model.preset={arguments['preset']}, or model.reset_classifier=true to start "
-                "the projectors afresh."
+                f"{path} was trained with {DESIGNS[theirs].formula} (preset {arguments['preset']}), and this "
+                f"model has {DESIGNS[own].formula}. Set model.preset={arguments['preset']}, or "
+                "model.reset_classifier=true to start the projectors afresh."
             )
         left = [name for name in ours if name in left or "_projector." in name]
     wrong = left if not reset_classifier else [name for name in left if not name.startswith(CLASSIFIERS)]
