@@ -37,6 +37,7 @@ def cost_rows():
     ]
     titles = {
         "plain": "plain",
+        "tuned": "`tuned`",
         "released": "`released`",
         "paper": "`paper`",
         "looped": "`released`, looped over classes",
@@ -44,6 +45,9 @@ def cost_rows():
     for key, title in titles.items():
         cells = []
         for rows in runs:
+            if key not in rows:
+                cells.append("not timed")
+                continue
             row, base = rows[key], rows["plain"]
             cell = f"{row['time_ratio']:.2f}x"
             if row["memory_mib"] is not None:
