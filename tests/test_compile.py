@@ -5,6 +5,7 @@ import torch
 from torch.export import Dim, export
 
 import cacseg
+from projectors import wake
 
 B, D, N = 2, 16, 5
 
@@ -17,10 +18,10 @@ def draw(b=B, spatial=(6, 7), full=(24, 28), seed=0):
     return features, labels
 
 
-@pytest.mark.parametrize(("preset", "dynamic"), [("released", False), ("paper", True)])
+@pytest.mark.parametrize(("preset", "dynamic"), [("tuned", False), ("released", False), ("paper", True)])
 def test_training_compiles_without_a_graph_break(preset, dynamic):
     torch.manual_seed(0)
-    classifier, loss = cacseg.ContextAwareClassifier(D, N, preset=preset), cacseg.ContextLoss(preset)
+    classifier, loss = wake(cacseg.ContextAwareClassifier(D, N, preset=preset)), cacseg.ContextLoss(preset)
 
     def step(features, labels):
         return loss(classifier(features, labels), labels)

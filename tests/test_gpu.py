@@ -9,6 +9,7 @@ from torch import nn
 
 import cacseg
 from cacseg.engine.replay import Replayed
+from projectors import wake
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,7 +31,7 @@ def draw(b=2, size=(16, 24), ratio=4, dtype=torch.float32, seed=0):
 
 def make(preset="released"):
     torch.manual_seed(0)
-    return cacseg.ContextAwareClassifier(D, N, preset=preset)
+    return wake(cacseg.ContextAwareClassifier(D, N, preset=preset))
 
 
 def step(classifier, loss, features, labels):
@@ -41,7 +42,7 @@ def step(classifier, loss, features, labels):
     return losses, [features.grad, *(parameter.grad.clone() for parameter in classifier.parameters())]
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 @pytest.mark.parametrize("precision", ["highest", "high"])
 def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
     """In float32 whatever the user allows for the model's own products."""
@@ -59,7 +60,7 @@ def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
         assert (ours.cpu().double() - theirs).norm() <= 1e-4 * theirs.norm()
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 def test_nothing_synchronises_with_the_host(preset):
     classifier, loss = make(preset).cuda(), cacseg.ContextLoss(preset)
     features, labels = (tensor.cuda() for tensor in draw())
@@ -141,7 +142,7 @@ def test_the_cross_entropy_is_deterministic():
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 def test_training_compiles_without_a_graph_break(preset):
     classifier, loss = make(preset).cuda(), cacseg.ContextLoss(preset)
     features, labels = (tensor.cuda() for tensor in draw())
@@ -173,7 +174,7 @@ def test_a_converted_head_computes_what_it_computes_on_the_cpu(kernel):
     """3x3: over patches that are never made."""
     torch.manual_seed(0)
     head = nn.Conv2d(16, N, kernel, padding=kernel // 2)
-    model = cacseg.convert(nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), head), seam="2")
+    model = wake(cacseg.convert(nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), head), seam="2"))
     images, labels = torch.randn(4, 8, 24, 32), torch.randint(0, N, (4, 24, 32))
     labels[:, :4] = 255
 

@@ -42,11 +42,6 @@ def test_a_preset_fills_in_and_never_overrides(preset):
         assert getattr(changed, name) == value
 
 
-def test_released_is_the_default():
-    assert cacseg.ContextAwareClassifier(4, 3).oracle_scope == "batch"
-    assert cacseg.ContextLoss().soft_target_weight == 0.5
-
-
 def test_the_default_is_tuned_and_the_recipes_of_the_paper_are_not():
     assert DEFAULT == "tuned"
     assert cacseg.ContextAwareClassifier(4, 3).context_design == "project_concat_residual"

@@ -293,7 +293,10 @@ class ContextAwareClassifier(nn.Module):
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
-        return f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}"
+        return (
+            f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}, "
+            f"context_design={self.context_design!r}"
+        )
 
     def _check(self, features: Tensor, labels: Tensor | None, offsets: Tensor | None) -> None:
         check_features(features, self.in_channels, packed=offsets is not None)

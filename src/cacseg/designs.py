@@ -179,7 +179,7 @@ def _facts(
 
 
 def finish(scores: Float[Tensor, "b n *spatial"], head: Head, factor: Tensor | None) -> Float[Tensor, "b n *spatial"]:
-    """What goes beyond the paper's cosines: a factor that learns, biases, and biases of each pixel."""
+    """What goes beyond the paper's cosines: a factor that learns or grows, biases, and biases of each pixel."""
     if factor is not None:
         scores = scores * factor.to(scores.dtype)
     if head.bias is not None:

@@ -16,7 +16,8 @@ CONVOLUTIONS = {
     "2x2, valid": lambda: nn.Conv2d(4, 3, 2, padding="valid"),
 }
 SETTINGS = {
-    "released": {},
+    "tuned": {},
+    "released": {"preset": "released"},
     "paper": {"preset": "paper"},
     "dot": {"context_similarity": "dot"},
     "threshold": {"confidence_threshold": 0.4},

@@ -48,6 +48,18 @@ def test_every_step_runs():
     assert shapes == {(1, 5, 32, 32)}
 
 
+def test_a_preset_is_timed_and_written(tmp_path):
+    file = tmp_path / "infer.json"
+    command = ["bench", "infer", "--model", "fcn_mobilenetv2", "--device", "cpu", "--dtype", "float32", "--sizes", "32"]
+    command += ["--classes", "5", "--rounds", "1", "--no-looped", "--preset", "paper", "--json", str(file)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    (written,) = json.loads(file.read_text())
+    assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])
+    for name in ("step", "infer"):
+        with pytest.raises(ValueError, match="--preset must be one of 'paper', 'released', 'tuned'; got 'none'"):
+            CliRunner().invoke(app, ["bench", name, "--device", "cpu", "--preset", "none"], catch_exceptions=False)
+
+
 def test_the_command_writes_what_it_shows(tmp_path):
     file = tmp_path / "loss.json"
     command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--json", str(file)]

@@ -164,7 +164,7 @@ def test_a_replayed_run_is_the_run(optimiser, preset):
     with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         for graphs in (False, True):
             model = made(config, data).to(device)
-            model.classifier.dropout = 0.0  # a recording draws other random numbers
+            model.classifier.dropout = 0.0  # random numbers are another matter
             runs.append(train_model(config, model, data.train, graphs=graphs))
     eager, replayed = runs
     assert eager.losses == pytest.approx(replayed.losses, rel=1e-3)

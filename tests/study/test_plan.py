@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from cacseg.presets import PRESETS
 from cacseg.recipes.config import change
+from cacseg.recipes.named import find_recipe
 from cacseg.study.file import read_study
 from cacseg.study.plan import check_supported, digest_of, make_plan
 from cacseg.study.splits import hold_out
@@ -106,3 +108,12 @@ def test_the_last_of_each_block_are_held_out():
     assert [len(part) for part in hold_out(367, 0.2)] == [294, 73]  # CamVid
     with pytest.raises(ValueError, match="leaves 2 to train on and holds out 0"):
         hold_out(2, 0.2)
+
+
+def test_a_digest_sees_what_a_preset_fills_in_and_only_where_one_does(monkeypatch):
+    released = change(find_recipe("synthetic"), {"model.preset": "released"})
+    plain = change(released, {"model.classifier": "plain"})
+    before = digest_of(released, None)
+    assert digest_of(change(plain, {"model.preset": "paper"}), None) == digest_of(plain, None) != before
+    monkeypatch.setitem(PRESETS, "released", PRESETS["paper"])
+    assert digest_of(released, None) != before

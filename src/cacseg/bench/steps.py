@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from cacseg.bench.reference import looped_context, looped_loss, usual_loss
 from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg.engine.replay import FIRST, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
@@ -156,10 +157,10 @@ def inference_steps(
     return steps
 
 
-def _make_model(name: str, classes: int, row: str, preset: PresetName, **arguments: Any) -> SegmentationModel:
+def _make_model(name: str, classes: int, row: str, preset: PresetName, *, auxiliary: bool = True) -> SegmentationModel:
     """Of a row; "looped" is the released method, whatever the preset."""
     classifier: Literal["plain", "context"] = "plain" if row == "plain" else "context"
-    return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, **arguments)
+    return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, auxiliary=auxiliary)
 
 
 def _without_gradient(run: Callable[[], object]) -> Callable[[], object]:
@@ -176,21 +177,10 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
         return step
     if device.type != "cuda":
         raise ValueError(f"mode {mode!r} needs a CUDA device; got {device}. Use --mode eager.")
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = step()
-
-    def replay() -> object:  # what it reads and writes must stay
-        graph.replay()
-        return step, held
-
-    return replay
+    replayed = Replayed(step, device)
+    for _ in range(FIRST + 1):  # up to its recording
+        replayed()
+    return replayed
 
 
 def sizes_in(text: str) -> Iterable[int]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.progress import Progress
 from rich.table import Table
 
+from cacseg._checks import check_choice
 from cacseg.cli._console import messages, out, say, typer
-from cacseg.presets import DEFAULT, get_preset
+from cacseg.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +38,6 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON f
 def _prepare(device: str, dtype: str, threads: int, mode: str = "eager") -> tuple[torch.device, torch.dtype]:
     import torch
 
-    from cacseg._checks import check_choice
     from cacseg.bench.steps import MODES
 
     check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
@@ -148,7 +148,7 @@ def step(
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads)
-    get_preset(preset)
+    check_choice("--preset", preset, tuple(PRESETS))
     facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary, preset=preset)
     rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
     _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
@@ -177,7 +177,7 @@ def infer(
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads, mode)
-    get_preset(preset)
+    check_choice("--preset", preset, tuple(PRESETS))
     records = []
     for size in (512, 1280, 2560) if table else sizes_in(sizes):
         options = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)

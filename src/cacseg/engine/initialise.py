@@ -45,12 +45,12 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
     left = [name for name in ours if name not in fits]
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
         left = [name for name in ours if name not in fits or (name.startswith(CLASSIFIERS) and "projector" not in name)]
-    theirs, own = _design(arguments), _design(model.arguments)
-    if theirs != own and "none" not in (theirs, own):  # the same shapes, read in another way
+    if read_otherwise := _read_otherwise(arguments, model.arguments):
         if not reset_classifier:
             raise ValueError(
-                f"{path} was trained with {DESIGNS[theirs].formula} (preset {arguments['preset']}), and this "
-                f"model has {DESIGNS[own].formula}. Set model.preset={arguments['preset']}, or "
+                f"{path} was trained with {read_otherwise[0]}, and this model has {read_otherwise[1]}: its projectors "
+                "would be read in another way. Set model.preset and model.classifier_arguments as they were "
+                f"({arguments['preset']}, {arguments.get('classifier_arguments') or {}}), or "
                 "model.reset_classifier=true to start the projectors afresh."
             )
         left = [name for name in ours if name in left or "_projector." in name]
@@ -65,9 +65,15 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
     return left
 
 
-def _design(arguments: dict[str, Any]) -> str:
-    """How the context classifier of a model with these arguments is made; "none" where it is plain."""
-    if arguments["classifier"] == "plain":
-        return "none"
-    given: str | None = (arguments.get("classifier_arguments") or {}).get("context_design")
-    return given or get_preset(arguments["preset"]).design
+def _read_otherwise(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, str] | None:
+    """How two context-aware classifiers of the same shapes are made, in words, where that is not the same way."""
+    if "plain" in (theirs["classifier"], ours["classifier"]):
+        return None
+    for branch in ("context_design", "oracle_design"):
+        one, two = (
+            (arguments.get("classifier_arguments") or {}).get(branch) or get_preset(arguments["preset"]).design
+            for arguments in (theirs, ours)
+        )
+        if one != two and "none" not in (one, two):
+            return DESIGNS[one].formula, DESIGNS[two].formula
+    return None

@@ -85,6 +85,7 @@ def run_job(
         "own_answer": trained.model.own_answer,
         "answers": {name: percent(one) for name, one in found.items()},
         "losses": trained.losses,
+        "graphs": graphs and device.type == "cuda",
         "seconds_training": round(seconds_training, 2),
         "seconds_evaluation": round(seconds_evaluation, 2),
         "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if device.type == "cuda" else None,

@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cacseg.presets import get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS
 from cacseg.recipes.named import find_recipe
@@ -123,6 +124,8 @@ def digest_of(config: Config, held_out: float | None) -> str:
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
+    # What a preset fills in today, not its name; a plain classifier has none.
+    seen["model.preset"] = None if config.model.classifier == "plain" else get_preset(config.model.preset)
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
 
 
