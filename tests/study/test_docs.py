@@ -41,7 +41,7 @@ def test_the_options_on_the_page(capsys, monkeypatch):
     assert all(option in shown for option in options)
 
 
-@pytest.mark.parametrize("name", ["presets", "long", "search", "candidates", "scenes"])
+@pytest.mark.parametrize("name", ["presets", "long", "search", "candidates", "scenes", "rates"])
 def test_the_tables_of_the_results_are_those_of_the_records(name):
     page = (DOCS / "results.md").read_text()
     lines = summarise(read_records([RESULTS / f"{name}.csv"]), "plain")
