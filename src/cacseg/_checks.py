@@ -161,6 +161,25 @@ def check_offsets(offsets: Tensor, features: Tensor) -> None:
             )
 
 
+def check_sizes(in_channels: int, num_classes: int) -> None:
+    """Of a context-aware classifier."""
+    for name, value in (("in_channels", in_channels), ("num_classes", num_classes)):
+        if not isinstance(value, int):
+            raise TypeError(f"{name} must be an integer; got {value!r}.")
+    if in_channels < 2:
+        raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
+    if num_classes < 2:
+        raise ValueError(
+            f"num_classes must be at least 2; got {num_classes}. A softmax over one class is constant: for "
+            "binary segmentation use two classes, background and foreground."
+        )
+
+
+def check_dropout(dropout: float) -> None:
+    if not 0.0 <= dropout < 1.0:
+        raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+
+
 def check_share(name: str, value: float) -> None:
     if not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number in [0, 1]; got {value!r}.")

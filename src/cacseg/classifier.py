@@ -13,11 +13,13 @@ from cacseg import functional, ops
 from cacseg._checks import (
     check_choice,
     check_confidence,
+    check_dropout,
     check_features,
     check_labels,
     check_offsets,
     check_pointwise,
     check_share,
+    check_sizes,
 )
 from cacseg.designs import (
     DESIGNS,
@@ -134,18 +136,8 @@ class ContextAwareClassifier(nn.Module):
         ignore_index: int = 255,
     ) -> None:
         super().__init__()
-        for name, value in (("in_channels", in_channels), ("num_classes", num_classes)):
-            if not isinstance(value, int):
-                raise TypeError(f"{name} must be an integer; got {value!r}.")
-        if in_channels < 2:
-            raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
-        if num_classes < 2:
-            raise ValueError(
-                f"num_classes must be at least 2; got {num_classes}. A softmax over one class is constant: for "
-                "binary segmentation use two classes, background and foreground."
-            )
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+        check_sizes(in_channels, num_classes)
+        check_dropout(dropout)
         if not 0.0 < scale < float("inf"):
             raise ValueError(f"scale must be positive and finite; got {scale}.")
         check_confidence(confidence_threshold)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from cacseg._checks import check_choice, check_label_smoothing
+from cacseg._checks import check_choice, check_dropout, check_label_smoothing
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import LEVELS, make_backbone, normalisation
@@ -222,8 +222,8 @@ def _check(
     check_label_smoothing(label_smoothing)
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background counts as a class.")
-    if dropout is not None and not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+    if dropout is not None:
+        check_dropout(dropout)
     if std is not None and not all(value > 0.0 for value in std):
         raise ValueError(f"std must be positive; got {list(std)}.")
     if architecture.head == "ocrnet" and not auxiliary:
