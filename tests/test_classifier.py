@@ -490,6 +490,33 @@ def test_the_oracle_may_have_a_share_of_its_own():
     assert oracle.abs().sum() == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_branches_send_no_longer_a_gradient_than_a_ratio_allows(dtype):
+    features, labels = draw()
+    features = features.to(dtype)
+    slopes = {}
+    for ratio in (None, 0.5, 1e9):
+        classifier = make(detach_plain=True, gradient_ratio=ratio).to(dtype)
+        seen = features.clone().requires_grad_()
+        outputs = classifier(seen, labels)
+        terms = {name: getattr(outputs, name).float().square().sum() for name in ("plain", "context", "oracle")}
+        (slopes[ratio],) = torch.autograd.grad(sum(terms.values()), seen, retain_graph=True)
+        (plain,) = torch.autograd.grad(terms["plain"], seen)
+    branches = slopes[None].double() - plain.double()
+    assert branches.norm() > plain.norm()
+    close = (
+        {"rtol": 1e-6, "atol": 1e-9}
+        if dtype == torch.float64
+        else {"rtol": 0.05, "atol": float(plain.abs().max()) / 50}
+    )
+    torch.testing.assert_close(slopes[1e9].double(), slopes[None].double(), **close)
+    expected = plain.double() + 0.5 * plain.double().norm() / branches.norm() * branches
+    torch.testing.assert_close(slopes[0.5].double(), expected, **close)
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"gradient_ratio must be a positive number or None; got {wrong}"):
+            make(gradient_ratio=wrong)
+
+
 def test_from_zero_the_context_classifier_starts_as_the_plain_one():
     features, labels = draw()
     classifier = make(

@@ -208,6 +208,7 @@ def test_packed_batches(preset):
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
+        (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
         (dict(entropy_source="p"), "entropy_source must be one of 'oracle', 'context', 'plain'; got 'p'"),
         (dict(distillation_scope="pixel"), "distillation_scope must be one of"),
@@ -240,6 +241,39 @@ def test_wrong_input_is_refused():
     wrong[0, 0, 0] = 99
     with pytest.raises(ValueError, match=r"in \[0, 5\) or the ignore index 255; got the values 99 in 1 of 768"):
         loss(outputs, wrong)
+
+
+@pytest.mark.parametrize(("preset", "symmetric"), [("tuned", True), ("released", False), ("paper", False)])
+def test_left_and_right_are_alike_where_a_feature_has_one_place(preset, symmetric):
+    """A feature at the corner of its cell in one term and in the middle in another knows left from right."""
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 8, 4, 6, generator=generator).double()
+    cells = torch.randint(0, 5, (2, 4, 6 * 3), generator=generator)  # columns of 2, 4 and 2 pixels, in cells of 8
+    labels = cells.repeat_interleave(torch.tensor([2, 4, 2] * 6), dim=2).repeat_interleave(8, dim=1)
+    classifier, criterion = make(preset=preset), cacseg.ContextLoss(preset)
+    torch.nn.init.normal_(classifier.context_projector[2].weight)
+    there, mirrored = (
+        criterion(classifier(seen, true), true)["total"]
+        for seen, true in ((features, labels), (features.flip(3), labels.flip(2)))
+    )
+    assert torch.isclose(there, mirrored, rtol=1e-9, atol=0) == symmetric
+
+
+def test_a_distillation_that_fades_counts_as_much_as_is_left_to_learn():
+    features, labels = draw()
+    labels = torch.where(labels == 255, 255, 1)
+    for length, fades in ((0.0, False), (20.0, True)):  # an untrained model, and one that knows the labels
+        outputs = make()(features, labels)
+        known = F.one_hot(outputs.labels.clamp(min=0), 5).permute(0, 3, 1, 2).double()
+        outputs = outputs._replace(context=outputs.context + length * known)
+        truth = cacseg.ContextLoss(context_average="labelled")(outputs, labels)
+        losses = cacseg.ContextLoss(fading=True, context_average="labelled")(outputs, labels)
+        assert all(torch.equal(losses[name], truth[name]) for name in TERMS)
+        left = truth["context"].clamp(max=1.0)
+        assert (left < 1.0) == fades
+        torch.testing.assert_close(losses["total"], truth["total"] - (1.0 - left) * truth["distillation"])
+        slopes = [torch.autograd.grad(one["total"], features, retain_graph=True)[0] for one in (losses, truth)]
+        assert torch.equal(*slopes) != fades
 
 
 def test_warm_up_lets_the_other_terms_in_over_the_first_steps():

@@ -9,15 +9,17 @@ import cacseg
 from cacseg.presets import DEFAULT, PRESETS
 from cacseg.recipes.named import RECIPES, find_recipe
 
-FAITHFUL = ("project_concat", False)
-OF_THE_CLASSIFIER = ("oracle_scope",)
+FAITHFUL = ("project_concat", False, False)
+OF_THE_CLASSIFIER = ("oracle_scope", "centred_labels")
 
 
 def test_the_presets_are_the_documented_ones():
     assert PRESETS["paper"] == ("image", "image", "present", 1.0, False, False, "labelled", *FAITHFUL)
     assert PRESETS["released"] == ("batch", "batch", "present", 0.5, True, False, "all", *FAITHFUL)
-    assert PRESETS["tuned"][:7] == PRESETS["released"][:7]
-    assert PRESETS["tuned"][7:] == ("project_concat_residual", True)
+    assert PRESETS["tuned"] == (
+        *("batch", "batch", "present", 0.5, False, False, "all"),
+        *("project_concat_residual", True, True),
+    )
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -180,6 +180,11 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
 
 
+def check_gradient_ratio(value: float | None) -> None:
+    if value is not None and not 0.0 < value < float("inf"):
+        raise ValueError(f"gradient_ratio must be a positive number or None; got {value}.")
+
+
 def check_share(name: str, value: float) -> None:
     if not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number in [0, 1]; got {value!r}.")

@@ -15,6 +15,7 @@ from cacseg._checks import (
     check_confidence,
     check_dropout,
     check_features,
+    check_gradient_ratio,
     check_labels,
     check_offsets,
     check_pointwise,
@@ -89,6 +90,9 @@ class ContextAwareClassifier(nn.Module):
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
         oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
+        centred_labels: labels at the features' size are those in the middle of each feature's cell, not its corner.
+        gradient_ratio: what both branches send into the features together is made at most so many times as long as what
+            the plain logits send; None leaves it as it is.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
@@ -127,6 +131,8 @@ class ContextAwareClassifier(nn.Module):
         detach_weight: bool = False,
         feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
+        gradient_ratio: float | None = None,
+        centred_labels: bool | None = None,
         zero_start: bool | None = None,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
@@ -162,6 +168,7 @@ class ContextAwareClassifier(nn.Module):
         filled = get_preset(preset)
         self.oracle_scope: Scope = fill(oracle_scope, filled.oracle_scope)
         check_choice("oracle_scope", self.oracle_scope, SCOPES)
+        self.centred_labels: bool = fill(centred_labels, filled.centred_labels)
         self.context_design: DesignName = fill(context_design, filled.design)
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
@@ -171,6 +178,8 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_gradient: float = fill(oracle_gradient, feature_gradient)
         check_share("feature_gradient", self.feature_gradient)
         check_share("oracle_gradient", self.oracle_gradient)
+        check_gradient_ratio(gradient_ratio)
+        self.gradient_ratio = gradient_ratio
 
         convolution = nn.Conv2d(in_channels, num_classes, 1, bias=bias)  # for its initial values
         self.weight = nn.Parameter(convolution.weight.detach())
@@ -228,16 +237,19 @@ class ContextAwareClassifier(nn.Module):
         if labels is None:
             return self._answer(features, offsets)
         self._check(features, labels, offsets)
-        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
+        labels = self._fitted(labels, features.shape[2:])
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
             return ContextLogits(at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index)
+        seen = features
+        if self.gradient_ratio is not None:
+            features, seen = functional.balance_gradients(features, self.gradient_ratio)
         plain = self._plain(features)
-        own = self._context_head(features, plain, offsets)
+        own = self._context_head(seen, plain, offsets)
         oracle_head = None
         if self.oracle_design != "none":
-            oracle_head = self._oracle_head(features, labels, offsets, self.oracle_scope)
-        context, oracle = self._similarities(features, own, oracle_head, offsets, self._factor(counted=True))
+            oracle_head = self._oracle_head(seen, labels, offsets, self.oracle_scope)
+        context, oracle = self._similarities(seen, own, oracle_head, offsets, self._factor(counted=True))
         context = plain if context is None else context
         return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
@@ -273,7 +285,7 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, labels, offsets)
         if self.oracle_design == "none":
             raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
-        labels = ops.fit_labels(labels, features.shape[2:], self.num_classes, self.ignore_index)
+        labels = self._fitted(labels, features.shape[2:])
         head = self._oracle_head(features, labels, offsets, scope)
         return self._similarity(features, head, offsets, self._factor())
 
@@ -302,6 +314,10 @@ class ContextAwareClassifier(nn.Module):
         if labels is not None:
             check_labels(labels, features, self.num_classes, self.ignore_index, packed=offsets is not None)
 
+    def _fitted(self, labels: Tensor, size: Sequence[int]) -> Tensor:
+        """Labels at the features' size."""
+        return ops.fit_labels(labels, size, self.num_classes, self.ignore_index, centred=self.centred_labels)
+
     def _answer(self, features: Tensor, offsets: Tensor | None) -> Tensor:
         if self.answer == "plain":
             return self.plain_logits(features)
@@ -321,6 +337,7 @@ class ContextAwareClassifier(nn.Module):
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
             and self.oracle_gradient == self.feature_gradient
+            and (labels is None or self.gradient_ratio is None)
         )
         if not usual:
             return None

@@ -35,8 +35,8 @@ class ContextLoss(nn.Module):
     A batch whose pixels are all ignored gives 0 and zero gradients.
 
     Args:
-        preset: "tuned" and "released" (the authors' code), which are the same here, or "paper"; fills in what is left
-            None (see `cacseg.presets`).
+        preset: "tuned" (the default), "released" (the authors' code) or "paper"; fills in what is left None (see
+            `cacseg.presets`).
         plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
         entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
@@ -53,6 +53,8 @@ class ContextLoss(nn.Module):
             of accumulated gradients makes several).
         relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
+        fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
+            model that has much to learn and leaves one alone that has not.
     """
 
     class_weights: Tensor | None
@@ -79,6 +81,7 @@ class ContextLoss(nn.Module):
         label_smoothing: float = 0.0,
         warmup_steps: int = 0,
         relation_weight: float = 0.0,
+        fading: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(warmup_steps, int):
@@ -123,6 +126,9 @@ class ContextLoss(nn.Module):
             if not class_weights.is_meta and not (class_weights.isfinite() & (class_weights >= 0)).all():
                 raise ValueError(f"class_weights must be finite and not negative; got {class_weights.tolist()}.")
         self.register_buffer("class_weights", class_weights, persistent=False)
+        if fading and context_weight == 0.0:
+            raise ValueError("fading weighs by the context cross-entropy, whose weight is 0. Give it one.")
+        self.fading = fading
         self.warmup_steps = warmup_steps
         self.register_buffer("steps_taken", torch.zeros(()) if warmup_steps > 0 else None)
 
@@ -142,6 +148,8 @@ class ContextLoss(nn.Module):
                 zero = outputs.plain.new_zeros((), dtype=torch.float32) if zero is None else zero
                 losses[name] = zero
         terms = {name: _times(weight, losses[name]) for name, weight in self.weights.items() if weight > 0.0}
+        if self.fading and "distillation" in terms:
+            terms["distillation"] = losses["context"].detach().clamp(max=1.0) * terms["distillation"]
         if self.steps_taken is not None:
             share = self._warm_share(self.steps_taken)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}

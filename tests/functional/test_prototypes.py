@@ -97,6 +97,9 @@ def test_labels_are_resized_by_nearest_neighbour():
     resized = torch.nn.functional.interpolate(odd[:, None].float(), size=(3, 4), mode="nearest")[:, 0].long()
     assert torch.equal(functional.resize_labels(odd, (3, 4)), resized)
     assert torch.equal(functional.resize_labels(resized, (3, 4)), resized)
+    large = torch.arange(2 * 16 * 24).view(2, 16, 24)
+    assert torch.equal(functional.resize_labels(large, (2, 3)), large[:, ::8, ::8])  # the first of each cell
+    assert torch.equal(functional.resize_labels(large, (2, 3), centred=True), large[:, 4::8, 4::8])  # the middle
 
 
 def test_one_pixel():

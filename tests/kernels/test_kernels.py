@@ -324,7 +324,9 @@ def test_labels_at_another_size():
     for full, size in (((12, 16), (3, 4)), ((7, 9), (5, 4)), ((3, 5), (8, 6))):
         labels = draw_labels(6, 2, *full)
         labels[0, 0, 0] = 77  # no class: counts as ignored
-        assert torch.equal(fitted_labels(labels, *size, 6, 255), functional.fit_labels(labels, size, 6, 255))
+        for centred in (False, True):
+            expected = functional.fit_labels(labels, size, 6, 255, centred=centred)
+            assert torch.equal(fitted_labels(labels, *size, 6, 255, centred), expected)
 
 
 def test_operators_pass_torchs_own_checks():

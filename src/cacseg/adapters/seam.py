@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cacseg import ops
 from cacseg._checks import check_features, check_labels
 from cacseg.adapters.calls import Call, call_of, current_call
 from cacseg.adapters.patches import (
@@ -109,7 +108,7 @@ class SeamClassifier(ContextAwareClassifier):
         return values
 
     def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
-        usual = not (self._softens or self._goes_beyond) and self.answer == "context"
+        usual = not (self._softens or self._goes_beyond) and self.answer == "context" and self.gradient_ratio is None
         if self.geometry.pointwise or torch.compiler.is_compiling() or not usual:
             # Compilers and exporters get the patches: some know no convolution whose groups are the images.
             return super().forward(self.patches(features), labels)
@@ -128,7 +127,7 @@ class SeamClassifier(ContextAwareClassifier):
             context = self._similarity_of_patches(features, rows, norms)
         if labels is None:
             return context
-        labels, oracle = ops.fit_labels(labels, plain.shape[2:], self.num_classes, self.ignore_index), None
+        labels, oracle = self._fitted(labels, plain.shape[2:]), None
         if self.oracle_design != "none":
             prototypes = self._oracle_prototypes_of_patches(features, labels)
             rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows

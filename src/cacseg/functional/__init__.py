@@ -26,7 +26,7 @@ from cacseg.functional.distillation import (
     soft_cross_entropy,
     vanilla_distillation,
 )
-from cacseg.functional.gradients import scale_gradient
+from cacseg.functional.gradients import balance_gradients, scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
 from cacseg.functional.prototypes import (
@@ -39,6 +39,7 @@ from cacseg.functional.prototypes import (
 from cacseg.functional.relation import relation_distillation
 
 __all__ = [
+    "balance_gradients",
     "class_masks",
     "classwise_distillation",
     "classwise_entropy_distillation",

@@ -10,15 +10,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def resize_labels(labels: Int[Tensor, "b *full"], size: Sequence[int]) -> Int[Tensor, "b *spatial"]:
+def resize_labels(
+    labels: Int[Tensor, "b *full"], size: Sequence[int], *, centred: bool = False
+) -> Int[Tensor, "b *spatial"]:
     """Labels at another size by nearest neighbour, with the rounding of `F.interpolate(mode="nearest")`.
 
     Equals ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``, exact for labels up to
     2**24. A region smaller than a feature's cell may vanish: its class is then absent from the oracle prototypes.
+
+    That takes the first pixel of each cell, which is where `align_corners=True` puts a feature; `centred` takes the one
+    in the middle ("nearest-exact"), where `align_corners=False` does.
     """
     if tuple(labels.shape[1:]) == tuple(size):
         return labels.long()
-    return F.interpolate(labels[:, None].float(), size=tuple(size), mode="nearest")[:, 0].long()
+    return F.interpolate(labels[:, None].float(), size=tuple(size), mode=rounding(centred))[:, 0].long()
+
+
+def rounding(centred: bool) -> str:
+    """The mode of F.interpolate."""
+    return "nearest-exact" if centred else "nearest"
 
 
 def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255) -> Bool[Tensor, "*any"]:
@@ -28,10 +38,15 @@ def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 
 
 
 def fit_labels(
-    labels: Int[Tensor, "b *full"], size: Sequence[int], num_classes: int, ignore_index: int = 255
+    labels: Int[Tensor, "b *full"],
+    size: Sequence[int],
+    num_classes: int,
+    ignore_index: int = 255,
+    *,
+    centred: bool = False,
 ) -> Int[Tensor, "b *spatial"]:
     """Labels at the size of the features, -1 wherever they take no part; packed labels, with size (), as they are."""
-    labels = resize_labels(labels, size)
+    labels = resize_labels(labels, size, centred=centred)
     return torch.where(labelled(labels, num_classes, ignore_index), labels, -1)
 
 
