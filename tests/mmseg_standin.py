@@ -21,9 +21,9 @@ class DiceLoss(CrossEntropyLoss):
 
 
 class FCNHead(nn.Module):
-    def __init__(self, in_channels, in_index, loss_decode=None, ignore_index=255):
+    def __init__(self, in_channels, in_index, loss_decode=None, ignore_index=255, align_corners=False):
         super().__init__()
-        self.in_index, self.ignore_index = in_index, ignore_index
+        self.in_index, self.ignore_index, self.align_corners = in_index, ignore_index, align_corners
         self.loss_decode = loss_decode or CrossEntropyLoss()
         self.convs = nn.Conv2d(in_channels, 8, 1)
         self.conv_seg = nn.Conv2d(8, N, 1)

@@ -83,6 +83,13 @@ def test_the_ignored_label_is_that_of_the_head():
     assert cacseg.convert(build("none")).decode_head.conv_seg.ignore_index == 7
 
 
+@pytest.mark.parametrize("aligned", [False, True])
+def test_a_feature_is_where_the_head_has_it(aligned):
+    seam = cacseg.convert(EncoderDecoder(FCNHead(16, 1, align_corners=aligned))).decode_head.conv_seg
+    assert seam.criterion.align_corners == seam.criterion.context_align_corners == aligned
+    assert seam.centred_labels == (not aligned)
+
+
 def test_samples_as_the_runner_gives_them():
     model, (images, labels) = cacseg.convert(build("one auxiliary")).eval(), draw()
     samples = [SegDataSample(one) for one in labels]

@@ -53,6 +53,35 @@ def test_an_example_is_run_where_the_default_does_not_fit():
     assert cacseg.convert(Own(in_channels=4), example=torch.randn(2, 4, 16, 16)).seam == "decode_head.conv_seg"
 
 
+@pytest.mark.parametrize(
+    ("after", "given", "aligned", "centred"),
+    [
+        ([nn.Upsample(scale_factor=4, mode="bilinear")], {}, False, True),
+        ([nn.UpsamplingBilinear2d(scale_factor=4)], {}, True, False),
+        ([nn.Dropout(), nn.UpsamplingBilinear2d(scale_factor=4)], {}, False, True),  # what is further away is not known
+        ([], {}, False, True),
+        ([nn.UpsamplingBilinear2d(scale_factor=4)], {"centred_labels": True}, True, True),
+        ([nn.UpsamplingBilinear2d(scale_factor=4)], {"loss_arguments": {"align_corners": False}}, None, False),
+    ],
+)
+def test_a_feature_is_where_the_models_own_upsampling_has_it(after, given, aligned, centred):
+    seam = cacseg.convert(nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, N, 1), *after), seam="1", **given)[1]
+    if aligned is None:  # what is given is left as it is
+        assert (seam.criterion.align_corners, seam.criterion.context_align_corners) == (False, True)
+    else:
+        assert seam.criterion.align_corners == seam.criterion.context_align_corners == aligned
+    assert seam.centred_labels == centred
+
+
+@pytest.mark.parametrize("preset", ["released", "paper"])
+def test_the_faithful_presets_stay_as_they_are(preset):
+    model = nn.Sequential(nn.Conv2d(3, N, 1), nn.UpsamplingBilinear2d(scale_factor=4))
+    seam, usual = cacseg.convert(model, seam="0", preset=preset)[0], cacseg.ContextLoss(preset)
+    assert seam.criterion.align_corners == usual.align_corners
+    assert seam.criterion.context_align_corners == usual.context_align_corners
+    assert not seam.centred_labels
+
+
 def test_a_model_of_ones_own_trains():
     model, (images, labels) = cacseg.convert(Own(), seam="decode_head.conv_seg"), draw()
     assert model(images)["logits"][0].shape == (2, N, 64, 64)

@@ -128,6 +128,7 @@ class ConvertedModel(nn.Module):
                 ignore_index=seam.criterion.ignore_index,
                 weight=seam.criterion.class_weights,
                 label_smoothing=seam.criterion.label_smoothing,
+                align_corners=seam.criterion.context_align_corners,
             )
             total = total + weight * losses[term]
         return output, {**losses, "total": total}

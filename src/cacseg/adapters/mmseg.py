@@ -75,7 +75,8 @@ def read_model(row: Row, model: Any) -> Known:
         for second in second_classifiers(head):
             auxiliaries[f"{name}.{second}"] = weights[-1] if weights else 1.0
     head = stages[last]
-    return Known(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index)
+    aligned = bool(head.align_corners)
+    return Known(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index, align_corners=aligned)
 
 
 CROSS_ENTROPIES = ("CrossEntropyLoss", "OhemCrossEntropy")

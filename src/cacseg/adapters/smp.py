@@ -25,5 +25,5 @@ ROWS = [
     Row(PACKAGE, "DeepLabV3Plus", HEAD),
     Row(PACKAGE, "UPerNet", HEAD),
     Row(PACKAGE, "Segformer", HEAD),
-    Row(PACKAGE, "DPT", "segmentation_head.head.4"),
+    Row(PACKAGE, "DPT", "segmentation_head.head.4", align_corners=True),
 ]

@@ -26,6 +26,7 @@ from cacseg.adapters.search import (
 )
 from cacseg.adapters.supported import known_inside, known_of, row_of
 from cacseg.losses import ContextLoss
+from cacseg.presets import DEFAULT, get_preset
 
 logger = logging.getLogger("cacseg")
 
@@ -62,7 +63,8 @@ def convert(
         auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
             config of a model of transformers or the heads of mmsegmentation say, else 0.4.
         classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
-            `loss_arguments` has its own.
+            `loss_arguments` has its own. With `preset="tuned"` classifier and losses have a feature where the model's
+            own upsampling of the scores has it, with `align_corners=True` as without.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert needs an nn.Module; got {type(model).__name__}.")
@@ -97,6 +99,11 @@ def convert(
         key: classifier_arguments[key] for key in ("preset", "ignore_index") if key in classifier_arguments
     }
     shared.update(loss_arguments or {})
+    preset = get_preset(classifier_arguments.get("preset", DEFAULT))
+    if preset.centred_labels and (known.align_corners or upsampling_aligns_corners(model, name)):
+        # A feature at one place everywhere, as in the preset: the place that the model's own upsampling gives it.
+        classifier_arguments.setdefault("centred_labels", False)
+        shared = {"align_corners": True, "context_align_corners": True, **shared}
     criterion = ContextLoss(**shared)
 
     replaced = get_by_name(model, name)
@@ -240,6 +247,17 @@ def dropout_before(model: nn.Module, name: str, known: Known, conv: nn.Module) -
         return "", None  # single values, dropped from every patch they are in: that is only possible before the patches
     check_bare(before, module)
     return before, kind(module.p).train(module.training)
+
+
+def upsampling_aligns_corners(model: nn.Module, name: str) -> bool:
+    """Whether the scores are then upsampled, by the next module of a Sequential, with align_corners=True."""
+    parent_name, _, last = name.rpartition(".")
+    parent = model.get_submodule(parent_name)
+    if not isinstance(parent, nn.Sequential):
+        return False
+    names = list(parent._modules)
+    after = next(iter(names[names.index(last) + 1 :]), None)
+    return after is not None and bool(getattr(parent._modules[after], "align_corners", False))
 
 
 # By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
