@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import cacseg
 from cacseg import functional
@@ -328,6 +329,26 @@ def test_relations_need_an_oracle_and_a_dense_batch():
     outputs = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
     with pytest.raises(ValueError, match=r"dense batches.*relation_weight=0"):
         cacseg.ContextLoss(relation_weight=1.0)(outputs, row_labels)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpoint_around_the_losses_counts_a_call_once(use_reentrant):
+    features, labels = draw()
+    found = []
+    for checkpointed in (False, True):
+        classifier, criterion = make(), cacseg.ContextLoss(warmup_steps=3)
+
+        def step(seen, classifier=classifier, criterion=criterion):
+            return criterion(classifier(seen, labels), labels)["total"]
+
+        slopes = []
+        for _ in range(4):
+            seen = features.detach().clone().requires_grad_()
+            (checkpoint(step, seen, use_reentrant=use_reentrant) if checkpointed else step(seen)).backward()
+            slopes.append(seen.grad)
+        assert criterion.steps_taken == 4
+        found.append(slopes)
+    torch.testing.assert_close(*found)
 
 
 def test_a_compiled_warm_up_sends_back_what_it_let_in():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cacseg import functional, ops
 from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels
+from cacseg._counting import count_call
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
@@ -130,7 +131,8 @@ class ContextLoss(nn.Module):
             raise ValueError("fading weighs by the context cross-entropy, whose weight is 0. Give it one.")
         self.fading = fading
         self.warmup_steps = warmup_steps
-        self.register_buffer("steps_taken", torch.zeros(()) if warmup_steps > 0 else None)
+        counter = torch.zeros((), dtype=torch.int64) if warmup_steps > 0 else None  # of integers: no precision ends it
+        self.register_buffer("steps_taken", counter)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
         """The terms "plain", "context", "oracle", "distillation", "relation" where it has a weight, and "total"."""
@@ -151,7 +153,10 @@ class ContextLoss(nn.Module):
         if self.fading and "distillation" in terms:
             terms["distillation"] = losses["context"].detach().clamp(max=1.0) * terms["distillation"]
         if self.steps_taken is not None:
-            share = self._warm_share(self.steps_taken)
+            taken = self.steps_taken
+            if self.training:
+                taken, self.steps_taken = count_call(taken)
+            share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
         total = torch.stack(list(terms.values())).sum() if terms else losses["plain"]
         return {**{name: losses[name] for name in self.weights}, "total": total}
@@ -182,16 +187,6 @@ class ContextLoss(nn.Module):
                     )
         if self.class_weights is not None:
             check_class_weights(self.class_weights, num_classes)
-
-    def _warm_share(self, steps_taken: Tensor) -> Tensor:
-        """Of the terms that warm up; counts the step."""
-        share = (steps_taken / self.warmup_steps).clamp(max=1.0)
-        if self.training and torch.is_grad_enabled():
-            if torch.compiler.is_compiling():  # whose backward pass reads the counter again: it must find the old one
-                self.steps_taken = steps_taken + 1.0
-            else:
-                steps_taken += 1.0
-        return share
 
     def _cross_entropies(self, outputs: ContextLogits, labels: Tensor) -> dict[str, Tensor]:
         """Those that count, by name."""

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg._counting import count_call
+
 
 class AnnealedScale(nn.Module):
     """What the cosines are multiplied with beside `scale`, so that tau goes from `start` to `scale` in a line.
@@ -15,8 +17,7 @@ class AnnealedScale(nn.Module):
         tau(t) = start + (scale - start) min(t / calls, 1)
         factor = tau(t) / scale
 
-    t counts the training calls. A checkpoint that computes a call once more, in the backward pass, counts none and
-    finds the factor of the last one counted.
+    t counts the training calls; one that a checkpoint computes again in the backward pass counts once.
 
     Args:
         scale: tau in the end.
@@ -46,15 +47,10 @@ class AnnealedScale(nn.Module):
 
     def forward(self, *, counted: bool = False) -> Float[Tensor, ""]:
         """The factor now; a `counted` call while training is one towards the end."""
-        taken, compiling = self.calls_taken, torch.compiler.is_compiling()
-        counted = counted and self.training
-        again = counted and not compiling and torch._C._current_graph_task_id() != -1  # within a backward pass
-        left = 1.0 - ((taken - 1 if again else taken) / self.calls).clamp(max=1.0)
-        if counted and not again:
-            if compiling:  # whose backward pass reads the counter again: it must find the old one
-                self.calls_taken = taken + 1
-            else:
-                taken += 1
+        taken = self.calls_taken
+        if counted and self.training:
+            taken, self.calls_taken = count_call(taken)
+        left = 1.0 - (taken / self.calls).clamp(max=1.0)
         return 1.0 + (self.start / self.scale - 1.0) * left  # exactly 1 in the end
 
     def extra_repr(self) -> str:
