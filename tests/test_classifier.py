@@ -515,6 +515,10 @@ def test_the_branches_send_no_longer_a_gradient_than_a_ratio_allows(dtype):
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match=f"gradient_ratio must be a positive number or None; got {wrong}"):
             make(gradient_ratio=wrong)
+    with pytest.raises(TypeError, match="gradient_ratio must be a positive number or None; got '1'"):
+        make(gradient_ratio="1")
+    with pytest.raises(ValueError, match="label_sampling must be one of 'nearest', 'centred', 'aligned'; got 'middle'"):
+        make(label_sampling="middle")
 
 
 def test_from_zero_the_context_classifier_starts_as_the_plain_one():

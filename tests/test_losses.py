@@ -244,14 +244,25 @@ def test_wrong_input_is_refused():
         loss(outputs, wrong)
 
 
-@pytest.mark.parametrize(("preset", "symmetric"), [("tuned", True), ("released", False), ("paper", False)])
-def test_left_and_right_are_alike_where_a_feature_has_one_place(preset, symmetric):
+@pytest.mark.parametrize(
+    ("preset", "sampling", "aligned", "symmetric"),
+    [
+        ("tuned", None, None, True),
+        ("tuned", "aligned", True, True),
+        ("tuned", "nearest", True, False),
+        ("tuned", "nearest", None, False),
+        ("released", None, None, False),
+        ("paper", None, None, False),
+    ],
+)
+def test_left_and_right_are_alike_where_a_feature_has_one_place(preset, sampling, aligned, symmetric):
     """A feature at the corner of its cell in one term and in the middle in another knows left from right."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(2, 8, 4, 6, generator=generator).double()
     cells = torch.randint(0, 5, (2, 4, 6 * 3), generator=generator)  # columns of 2, 4 and 2 pixels, in cells of 8
     labels = cells.repeat_interleave(torch.tensor([2, 4, 2] * 6), dim=2).repeat_interleave(8, dim=1)
-    classifier, criterion = make(preset=preset), cacseg.ContextLoss(preset)
+    classifier = make(preset=preset, label_sampling=sampling)
+    criterion = cacseg.ContextLoss(preset, align_corners=aligned, context_align_corners=aligned)
     torch.nn.init.normal_(classifier.context_projector[2].weight)
     there, mirrored = (
         criterion(classifier(seen, true), true)["total"]

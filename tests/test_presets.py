@@ -9,8 +9,8 @@ import cacseg
 from cacseg.presets import DEFAULT, PRESETS
 from cacseg.recipes.named import RECIPES, find_recipe
 
-FAITHFUL = ("project_concat", False, False)
-OF_THE_CLASSIFIER = ("oracle_scope", "centred_labels")
+FAITHFUL = ("project_concat", False, "nearest")
+OF_THE_CLASSIFIER = ("oracle_scope", "label_sampling")
 
 
 def test_the_presets_are_the_documented_ones():
@@ -18,7 +18,7 @@ def test_the_presets_are_the_documented_ones():
     assert PRESETS["released"] == ("batch", "batch", "present", 0.5, True, False, "all", *FAITHFUL)
     assert PRESETS["tuned"] == (
         *("batch", "batch", "present", 0.5, False, False, "all"),
-        *("project_concat_residual", True, True),
+        *("project_concat_residual", True, "centred"),
     )
 
 

@@ -181,6 +181,8 @@ def check_dropout(dropout: float) -> None:
 
 
 def check_gradient_ratio(value: float | None) -> None:
+    if value is not None and not isinstance(value, int | float):
+        raise TypeError(f"gradient_ratio must be a positive number or None; got {value!r}.")
     if value is not None and not 0.0 < value < float("inf"):
         raise ValueError(f"gradient_ratio must be a positive number or None; got {value}.")
 

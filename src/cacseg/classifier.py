@@ -34,6 +34,7 @@ from cacseg.designs import (
     oracle_facts,
     weights_of,
 )
+from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
@@ -90,7 +91,8 @@ class ContextAwareClassifier(nn.Module):
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
         oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
-        centred_labels: labels at the features' size are those in the middle of each feature's cell, not its corner.
+        label_sampling: which pixel of its cell gives a feature its label: the first ("nearest"), or the one where
+            upsampling has the feature without ("centred") or with align_corners ("aligned").
         gradient_ratio: what both branches send into the features together is made at most so many times as long as what
             the plain logits send; None leaves it as it is.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
@@ -132,7 +134,7 @@ class ContextAwareClassifier(nn.Module):
         feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
         gradient_ratio: float | None = None,
-        centred_labels: bool | None = None,
+        label_sampling: LabelSampling | None = None,
         zero_start: bool | None = None,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
@@ -168,7 +170,8 @@ class ContextAwareClassifier(nn.Module):
         filled = get_preset(preset)
         self.oracle_scope: Scope = fill(oracle_scope, filled.oracle_scope)
         check_choice("oracle_scope", self.oracle_scope, SCOPES)
-        self.centred_labels: bool = fill(centred_labels, filled.centred_labels)
+        self.label_sampling: LabelSampling = fill(label_sampling, filled.label_sampling)
+        check_choice("label_sampling", self.label_sampling, LABEL_SAMPLINGS)
         self.context_design: DesignName = fill(context_design, filled.design)
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
@@ -316,7 +319,7 @@ class ContextAwareClassifier(nn.Module):
 
     def _fitted(self, labels: Tensor, size: Sequence[int]) -> Tensor:
         """Labels at the features' size."""
-        return ops.fit_labels(labels, size, self.num_classes, self.ignore_index, centred=self.centred_labels)
+        return ops.fit_labels(labels, size, self.num_classes, self.ignore_index, self.label_sampling)
 
     def _answer(self, features: Tensor, offsets: Tensor | None) -> Tensor:
         if self.answer == "plain":

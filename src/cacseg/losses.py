@@ -127,6 +127,8 @@ class ContextLoss(nn.Module):
             if not class_weights.is_meta and not (class_weights.isfinite() & (class_weights >= 0)).all():
                 raise ValueError(f"class_weights must be finite and not negative; got {class_weights.tolist()}.")
         self.register_buffer("class_weights", class_weights, persistent=False)
+        if not isinstance(fading, bool):
+            raise TypeError(f"fading must be True or False; got {fading!r}.")
         if fading and context_weight == 0.0:
             raise ValueError("fading weighs by the context cross-entropy, whose weight is 0. Give it one.")
         self.fading = fading

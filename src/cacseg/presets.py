@@ -15,6 +15,7 @@ from cacseg._checks import check_choice
 from cacseg.designs import DesignName
 from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.functional.distillation import ClassAverage
+from cacseg.functional.labels import LabelSampling
 from cacseg.functional.prototypes import Scope
 
 PresetName = Literal["tuned", "released", "paper"]
@@ -33,7 +34,7 @@ class Preset(NamedTuple):
     context_average: PixelAverage  # loss: context cross-entropy over labelled pixels, or all pixels
     design: DesignName = "project_concat"  # classifier: of the context and the oracle classifier
     zero_start: bool = False  # classifier: projectors start by giving 0
-    centred_labels: bool = False  # classifier: labels at the features' size from the middle of each cell, or its corner
+    label_sampling: LabelSampling = "nearest"  # classifier: which pixel of its cell gives a feature its label
 
 
 PRESETS: dict[str, Preset] = {
@@ -57,7 +58,7 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 PRESETS["tuned"] = PRESETS["released"]._replace(
-    design="project_concat_residual", zero_start=True, align_corners=False, centred_labels=True
+    design="project_concat_residual", zero_start=True, align_corners=False, label_sampling="centred"
 )
 
 

@@ -85,9 +85,14 @@ def test_the_ignored_label_is_that_of_the_head():
 
 @pytest.mark.parametrize("aligned", [False, True])
 def test_a_feature_is_where_the_head_has_it(aligned):
-    seam = cacseg.convert(EncoderDecoder(FCNHead(16, 1, align_corners=aligned))).decode_head.conv_seg
+    heads = FCNHead(16, 1, align_corners=aligned), FCNHead(8, 0, align_corners=not aligned)
+    model, (images, labels) = cacseg.convert(EncoderDecoder(*heads)).eval(), draw()
+    seam = model.decode_head.conv_seg
     assert seam.criterion.align_corners == seam.criterion.context_align_corners == aligned
-    assert seam.centred_labels == (not aligned)
+    assert seam.label_sampling == ("aligned" if aligned else "centred")
+    scores = model.auxiliary_head(model.extract_feat(images))  # each head by itself
+    expected = cacseg.upsampled_cross_entropy(scores, labels, align_corners=not aligned)
+    torch.testing.assert_close(model.loss(images, labels)["auxiliary"], expected)
 
 
 def test_samples_as_the_runner_gives_them():

@@ -53,33 +53,60 @@ def test_an_example_is_run_where_the_default_does_not_fit():
     assert cacseg.convert(Own(in_channels=4), example=torch.randn(2, 4, 16, 16)).seam == "decode_head.conv_seg"
 
 
+ALIGNED, OTHERS = nn.UpsamplingBilinear2d(scale_factor=4), nn.Upsample(scale_factor=4, mode="bilinear")
+
+
+class Unused(nn.Sequential):
+    """Upsamples nothing, whatever its modules are."""
+
+    def forward(self, images):
+        return self[1](self[0](images))
+
+
+def two(*after, kind=nn.Sequential):
+    return kind(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, N, 1), *after)
+
+
 @pytest.mark.parametrize(
-    ("after", "given", "aligned", "centred"),
+    ("model", "seam", "aligned"),
     [
-        ([nn.Upsample(scale_factor=4, mode="bilinear")], {}, False, True),
-        ([nn.UpsamplingBilinear2d(scale_factor=4)], {}, True, False),
-        ([nn.Dropout(), nn.UpsamplingBilinear2d(scale_factor=4)], {}, False, True),  # what is further away is not known
-        ([], {}, False, True),
-        ([nn.UpsamplingBilinear2d(scale_factor=4)], {"centred_labels": True}, True, True),
-        ([nn.UpsamplingBilinear2d(scale_factor=4)], {"loss_arguments": {"align_corners": False}}, None, False),
+        (lambda: two(), "1", False),
+        (lambda: two(OTHERS), "1", False),
+        (lambda: two(ALIGNED), "1", True),
+        (lambda: two(nn.Dropout(), nn.Identity(), ALIGNED), "1", True),
+        (lambda: two(nn.ReLU(), ALIGNED), "1", False),  # what is done to the scores before is not known
+        (lambda: nn.Sequential(two(nn.Identity()), ALIGNED), "0.1", True),
+        (lambda: two(ALIGNED, kind=Unused), "1", False),
     ],
 )
-def test_a_feature_is_where_the_models_own_upsampling_has_it(after, given, aligned, centred):
-    seam = cacseg.convert(nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, N, 1), *after), seam="1", **given)[1]
-    if aligned is None:  # what is given is left as it is
-        assert (seam.criterion.align_corners, seam.criterion.context_align_corners) == (False, True)
-    else:
-        assert seam.criterion.align_corners == seam.criterion.context_align_corners == aligned
-    assert seam.centred_labels == centred
+def test_a_feature_is_where_the_models_own_upsampling_has_it(model, seam, aligned):
+    classifier = cacseg.convert(model(), seam=seam).get_submodule(seam)
+    criterion = classifier.criterion
+    assert criterion.align_corners == criterion.context_align_corners == aligned
+    assert classifier.label_sampling == ("aligned" if aligned else "centred")
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
-def test_the_faithful_presets_stay_as_they_are(preset):
-    model = nn.Sequential(nn.Conv2d(3, N, 1), nn.UpsamplingBilinear2d(scale_factor=4))
-    seam, usual = cacseg.convert(model, seam="0", preset=preset)[0], cacseg.ContextLoss(preset)
-    assert seam.criterion.align_corners == usual.align_corners
-    assert seam.criterion.context_align_corners == usual.context_align_corners
-    assert not seam.centred_labels
+@pytest.mark.parametrize(
+    ("given", "sampling", "plain", "context"),
+    [
+        ({"label_sampling": "centred"}, "centred", True, True),
+        ({"label_sampling": None, "loss_arguments": {"align_corners": None}}, "aligned", True, True),
+        ({"loss_arguments": {"align_corners": False}}, "aligned", False, True),
+        ({"loss_arguments": {"preset": "released"}}, "centred", True, False),
+        ({"preset": "released"}, "nearest", True, False),
+        ({"preset": "paper"}, "nearest", False, False),
+    ],
+)
+def test_what_is_given_about_the_place_of_a_feature_stays(given, sampling, plain, context):
+    seam = cacseg.convert(two(ALIGNED), seam="1", **given)[1]
+    assert (seam.label_sampling, seam.criterion.align_corners) == (sampling, plain)
+    assert seam.criterion.context_align_corners == context
+
+
+def test_a_wrong_name_in_a_sequential_is_said():
+    for name in ("7", "nope.conv"):
+        with pytest.raises(ValueError, match=f"no module named '{name}'|{name}"):
+            cacseg.convert(two(ALIGNED), seam=name)
 
 
 def test_a_model_of_ones_own_trains():

@@ -99,7 +99,9 @@ def test_labels_are_resized_by_nearest_neighbour():
     assert torch.equal(functional.resize_labels(resized, (3, 4)), resized)
     large = torch.arange(2 * 16 * 24).view(2, 16, 24)
     assert torch.equal(functional.resize_labels(large, (2, 3)), large[:, ::8, ::8])  # the first of each cell
-    assert torch.equal(functional.resize_labels(large, (2, 3), centred=True), large[:, 4::8, 4::8])  # the middle
+    assert torch.equal(functional.resize_labels(large, (2, 3), "centred"), large[:, 4::8, 4::8])  # the middle
+    assert torch.equal(functional.resize_labels(large, (2, 3), "aligned"), large[:, [0, 15]][:, :, [0, 12, 23]])
+    assert torch.equal(functional.resize_labels(large, (1, 24), "aligned"), large[:, :1])
 
 
 def test_one_pixel():

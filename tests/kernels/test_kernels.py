@@ -324,9 +324,9 @@ def test_labels_at_another_size():
     for full, size in (((12, 16), (3, 4)), ((7, 9), (5, 4)), ((3, 5), (8, 6))):
         labels = draw_labels(6, 2, *full)
         labels[0, 0, 0] = 77  # no class: counts as ignored
-        for centred in (False, True):
-            expected = functional.fit_labels(labels, size, 6, 255, centred=centred)
-            assert torch.equal(fitted_labels(labels, *size, 6, 255, centred), expected)
+        for sampling in ("nearest", "centred", "aligned"):
+            expected = functional.fit_labels(labels, size, 6, 255, sampling)
+            assert torch.equal(fitted_labels(labels, *size, 6, 255, sampling), expected)
 
 
 def test_operators_pass_torchs_own_checks():

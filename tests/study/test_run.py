@@ -41,6 +41,11 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     records = {path.name: path.read_bytes() for path in (folder / "jobs").iterdir()}
     assert len(records) == 2
     assert len((folder / "results.csv").read_text().splitlines()) == 1 + 1 + 4
+    for source in (folder, folder / "classes.csv"):
+        shown = cacseg("classes", source, "--markdown", tmp_path / "classes.md")
+        assert (shown.code, "IoU in percent, scenes, fcn, adamw, 3 steps" in shown.out) == (0, True), shown.err
+    assert (tmp_path / "classes.md").read_text().startswith("| class | plain | paper |")
+    assert cacseg("classes", folder / "results.csv").code == 2
 
     again = cacseg(*once)
     assert (again.code, "2 jobs, 2 done before" in again.err) == (0, True)

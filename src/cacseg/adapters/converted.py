@@ -28,6 +28,7 @@ class Conversion(NamedTuple):
     seam: str
     dropout: str  # "" where there was none to move
     auxiliaries: dict[str, float]  # the weight of each auxiliary classifier, by its name
+    aligned: frozenset[str] = frozenset()  # those whose logits are upsampled with align_corners=True in their loss
 
 
 class ConvertedModel(nn.Module):
@@ -128,7 +129,7 @@ class ConvertedModel(nn.Module):
                 ignore_index=seam.criterion.ignore_index,
                 weight=seam.criterion.class_weights,
                 label_smoothing=seam.criterion.label_smoothing,
-                align_corners=seam.criterion.context_align_corners,
+                align_corners=name in self.conversion.aligned,
             )
             total = total + weight * losses[term]
         return output, {**losses, "total": total}

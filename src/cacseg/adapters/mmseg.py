@@ -75,8 +75,13 @@ def read_model(row: Row, model: Any) -> Known:
         for second in second_classifiers(head):
             auxiliaries[f"{name}.{second}"] = weights[-1] if weights else 1.0
     head = stages[last]
-    aligned = bool(head.align_corners)
-    return Known(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index, align_corners=aligned)
+    aligned = frozenset(
+        f"{name}.{layer}"
+        for name, one in {**stages, **heads}.items()
+        for layer in ("conv_seg", *second_classifiers(one))
+        if one.align_corners
+    )
+    return Known(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index, aligned=aligned)
 
 
 CROSS_ENTROPIES = ("CrossEntropyLoss", "OhemCrossEntropy")

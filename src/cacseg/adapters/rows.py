@@ -21,7 +21,7 @@ class Row(NamedTuple):
     auxiliary_weight: str = ""  # the entry of the model's config that holds it
     refusal: str = ""  # why there is no seam
     remark: str = ""  # for the documentation
-    align_corners: bool = False  # of the upsampling of its scores, where that is no module after the seam
+    align_corners: bool = False  # of the upsampling of its scores, where no module shows it
 
 
 class Known(NamedTuple):
@@ -34,7 +34,7 @@ class Known(NamedTuple):
     )  # the convolution of each auxiliary classifier, and the weight of its loss
     ignore_index: int | None = None
     refusal: str = ""
-    align_corners: bool = False
+    aligned: frozenset[str] = frozenset()  # convolutions whose scores are upsampled so, where no module shows it
 
 
 def read_row(row: Row, model: Any) -> Known:
@@ -47,5 +47,5 @@ def read_row(row: Row, model: Any) -> Known:
         auxiliaries={row.auxiliary: weight} if row.auxiliary and row.auxiliary in names else {},
         ignore_index=getattr(model.config, row.ignore_index) if row.ignore_index else None,
         refusal=row.refusal,
-        align_corners=row.align_corners,
+        aligned=frozenset({row.seam}) if row.align_corners else frozenset(),
     )

@@ -46,6 +46,7 @@ def known_inside(model: nn.Module) -> Known:
         seam=f"{prefix}.{known.seam}",
         dropout=f"{prefix}.{known.dropout}" if known.dropout else "",
         auxiliaries={f"{prefix}.{name}": weight for name, weight in known.auxiliaries.items()},
+        aligned=frozenset(f"{prefix}.{name}" for name in known.aligned),
     )
 
 

@@ -99,16 +99,14 @@ def convert(
         key: classifier_arguments[key] for key in ("preset", "ignore_index") if key in classifier_arguments
     }
     shared.update(loss_arguments or {})
-    preset = get_preset(classifier_arguments.get("preset", DEFAULT))
-    if preset.centred_labels and (known.align_corners or upsampling_aligns_corners(model, name)):
-        # A feature at one place everywhere, as in the preset: the place that the model's own upsampling gives it.
-        classifier_arguments.setdefault("centred_labels", False)
-        shared = {"align_corners": True, "context_align_corners": True, **shared}
-    criterion = ContextLoss(**shared)
-
     replaced = get_by_name(model, name)
     check_path(model, name)
     check_replaceable(name, replaced)
+    follows = follows_upsampling(classifier_arguments) and follows_upsampling(shared)
+    if follows and aligns_corners(model, name, known):
+        fill_in(classifier_arguments, label_sampling="aligned")
+        fill_in(shared, align_corners=True, context_align_corners=True)
+    criterion = ContextLoss(**shared)
     check_is_classifier(model, name, replaced, known)
     dropout_name, dropout = dropout_before(model, name, known, replaced)
     kept = None if "dropout" in classifier_arguments else dropout
@@ -133,7 +131,8 @@ def convert(
             classifier.in_channels,
             added / 1e6,
         )
-    conversion = Conversion(name, dropout_name, weights)
+    aligned = frozenset(key for key in weights if follows and aligns_corners(model, key, known))
+    conversion = Conversion(name, dropout_name, weights, aligned)
     placed: dict[str, Placed] = {name: classifier}
     if dropout_name:
         placed[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
@@ -155,7 +154,7 @@ def restore(model: nn.Module) -> Any:
     """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
     if not isinstance(model, ConvertedModel) or not is_converted(model):
         raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
-    seam, dropout, auxiliaries = model.conversion
+    seam, dropout, auxiliaries, _ = model.conversion
     names = [name for name in (seam, dropout, *auxiliaries) if name]
     for name in names:
         check_bare(name, model.get_submodule(name))
@@ -249,17 +248,35 @@ def dropout_before(model: nn.Module, name: str, known: Known, conv: nn.Module) -
     return before, kind(module.p).train(module.training)
 
 
-def upsampling_aligns_corners(model: nn.Module, name: str) -> bool:
-    """Whether the scores are then upsampled, by the next module of a Sequential, with align_corners=True."""
-    parent_name, _, last = name.rpartition(".")
-    parent = model.get_submodule(parent_name)
-    if not isinstance(parent, nn.Sequential):
-        return False
-    names = list(parent._modules)
-    after = next(iter(names[names.index(last) + 1 :]), None)
-    return after is not None and bool(getattr(parent._modules[after], "align_corners", False))
+def aligns_corners(model: nn.Module, name: str, known: Known) -> bool:
+    """Whether the model upsamples the scores of a convolution with align_corners=True, as far as modules can tell."""
+    while name:
+        if name in known.aligned:
+            return True
+        parent_name, _, last = name.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
+            return False
+        names = list(parent._modules)
+        after = (parent._modules[key] for key in names[names.index(last) + 1 :])
+        changing = next((one for one in after if not isinstance(one, (nn.Identity, *DROPOUTS))), None)
+        if changing is not None:
+            return bool(getattr(changing, "align_corners", False))
+        name = parent_name  # the last of its Sequential: what follows that?
+    return False
 
 
+def follows_upsampling(arguments: Mapping[str, Any]) -> bool:
+    """Whether a preset has each feature at one place: it is then where the model's own upsampling has it."""
+    return get_preset(arguments.get("preset", DEFAULT)).label_sampling == "centred"
+
+
+def fill_in(arguments: dict[str, Any], **values: Any) -> None:
+    """What is left out, or None."""
+    arguments.update({name: value for name, value in values.items() if arguments.get(name) is None})
+
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 # By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
 CHANNEL_DROPOUTS: dict[int, tuple[type[nn.Dropout1d | nn.Dropout2d | nn.Dropout3d], ...]] = {
     1: (nn.Dropout1d,),

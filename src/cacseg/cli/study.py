@@ -1,11 +1,11 @@
-"""`cacseg study run`, `table` and `plot`."""
+"""`cacseg study run`, `table`, `classes` and `plot`."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from cacseg.cli._console import fail, messages, note, out, say, typer
 if TYPE_CHECKING:
     from cacseg.study.plan import Job
     from cacseg.study.pool import Message
+    from cacseg.study.tables import TextTable
 
 STOPPED = 130  # what a shell gives for Ctrl-C
 WIDE = 240  # letters, more than a table has
@@ -72,8 +73,9 @@ def run(
     cacseg study run studies/presets.toml --root camvid=data/camvid --root msrc21=data/msrc21 -o runs/presets
     cacseg study run studies/presets.toml ... --only data=msrc21 --only arms=plain,released --seeds 0
 
-    The folder gets one JSON file for each job and results.csv, one row for each answer of each job. The same command
-    again runs what is missing or has failed, and nothing else. Jobs of one seed see the same crops in the same order.
+    The folder gets one JSON file for each job, results.csv, one row for each answer of each job, and classes.csv, one
+    row for each class in each of them. The same command again runs what is missing or has failed, and nothing else.
+    Jobs of one seed see the same crops in the same order.
     """
     from cacseg.recipes.config import parse_setting
     from cacseg.study.file import read_study
@@ -96,6 +98,9 @@ def run(
 Folders = Annotated[
     list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their results.csv.")
 ]
+Classes = Annotated[
+    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their classes.csv.")
+]
 Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
 
 
@@ -110,9 +115,6 @@ def table(
     An arm is ahead where it gains a point of mIoU or more and more than two standard errors of the difference, behind
     where it loses more than two. Oracle answers have seen the labels: they show what is left to gain.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from cacseg.engine.files import write_file
     from cacseg.study.results import read_records
     from cacseg.study.summary import baseline_of, pool, summarise
@@ -123,19 +125,43 @@ def table(
     base = baseline_of(records, baseline)
     lines = summarise(records, base)
     tables = [arms_table(lines, base), pooled_table(pool(lines, base))]
-    wide = Console(width=max(out.width, WIDE))  # no column is ever cut, in a file or a narrow window
-    for one in tables:
-        drawn = Table(title=one.title)
-        for place, name in enumerate(one.header):
-            drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
-        for row in one.rows:
-            drawn.add_row(*row)
-        wide.print(drawn)
+    _draw(tables)
     failed = sum(record["status"] == "failed" for record in records)
     if failed:
         note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
     if markdown is not None:
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
+
+
+@study.command()
+def classes(
+    folders: Classes,
+    baseline: Annotated[str, typer.Option(help="The arm that comes first.")] = "plain",
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there as well.")] = None,
+) -> None:
+    """Mean IoU of each class over seeds, in each arm's own answer: where an arm gains and where it loses."""
+    from cacseg.engine.files import write_file
+    from cacseg.study.classes import classes_tables, read_classes
+    from cacseg.study.tables import markdown as in_markdown
+
+    tables = classes_tables(read_classes(folders), baseline)
+    _draw(tables)
+    if markdown is not None:
+        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
+
+
+def _draw(tables: Sequence[TextTable]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    wide = Console(width=max(out.width, WIDE))  # no column is ever cut, in a file or a narrow window
+    for one in tables:
+        drawn = Table(title=one.title, min_width=len(one.title))
+        for place, name in enumerate(one.header):
+            drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
+        for row in one.rows:
+            drawn.add_row(*row)
+        wide.print(drawn)
 
 
 @study.command()

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+LabelSampling = Literal["nearest", "centred", "aligned"]
+LABEL_SAMPLINGS = ("nearest", "centred", "aligned")
+
 
 def resize_labels(
-    labels: Int[Tensor, "b *full"], size: Sequence[int], *, centred: bool = False
+    labels: Int[Tensor, "b *full"], size: Sequence[int], sampling: LabelSampling = "nearest"
 ) -> Int[Tensor, "b *spatial"]:
-    """Labels at another size by nearest neighbour, with the rounding of `F.interpolate(mode="nearest")`.
+    """Labels at another size, each that of one pixel; a region smaller than a feature's cell may vanish.
 
-    Equals ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``, exact for labels up to
-    2**24. A region smaller than a feature's cell may vanish: its class is then absent from the oracle prototypes.
-
-    That takes the first pixel of each cell, which is where `align_corners=True` puts a feature; `centred` takes the one
-    in the middle ("nearest-exact"), where `align_corners=False` does.
+    - "nearest": the first pixel of each cell, as the authors' code has it;
+      ``F.interpolate(labels[:, None].float(), size, mode="nearest")[:, 0].long()``, exact up to 2**24.
+    - "centred": the pixel in its middle ("nearest-exact"), where upsampling with align_corners=False has a feature.
+    - "aligned": the one at i (H - 1) / (h - 1), where upsampling with align_corners=True has it.
     """
     if tuple(labels.shape[1:]) == tuple(size):
         return labels.long()
-    return F.interpolate(labels[:, None].float(), size=tuple(size), mode=rounding(centred))[:, 0].long()
+    if sampling != "aligned":
+        mode = "nearest" if sampling == "nearest" else "nearest-exact"
+        return F.interpolate(labels[:, None].float(), size=tuple(size), mode=mode)[:, 0].long()
+    for dimension, (source, output) in enumerate(zip(labels.shape[1:], size, strict=True), start=1):
+        labels = labels.index_select(dimension, sampled_pixels(source, output, sampling).to(labels.device))
+    return labels.long()
 
 
-def rounding(centred: bool) -> str:
-    """The mode of F.interpolate."""
-    return "nearest-exact" if centred else "nearest"
+def sampled_pixels(source: int, output: int, sampling: LabelSampling) -> Int[Tensor, " output"]:
+    """Along one dimension: which of the `source` pixels each of the `output` ones takes."""
+    if sampling == "aligned":
+        step = (source - 1) / max(output - 1, 1)
+        return (torch.arange(output, dtype=torch.float64) * step + 0.5).long()
+    return resize_labels(torch.arange(source)[None], (output,), sampling)[0]
 
 
 def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255) -> Bool[Tensor, "*any"]:
@@ -42,11 +53,10 @@ def fit_labels(
     size: Sequence[int],
     num_classes: int,
     ignore_index: int = 255,
-    *,
-    centred: bool = False,
+    sampling: LabelSampling = "nearest",
 ) -> Int[Tensor, "b *spatial"]:
     """Labels at the size of the features, -1 wherever they take no part; packed labels, with size (), as they are."""
-    labels = resize_labels(labels, size, centred=centred)
+    labels = resize_labels(labels, size, sampling)
     return torch.where(labelled(labels, num_classes, ignore_index), labels, -1)
 
 

@@ -4,45 +4,46 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cacseg import functional
-from cacseg.functional.labels import rounding
+from cacseg.functional.labels import LabelSampling, sampled_pixels
 from cacseg.ops._choice import kernels, kernels_run_on
 
 
 @lru_cache(maxsize=64)  # the sizes of a training run repeat
-def nearest(source: int, output: int, centred: bool, device: torch.device) -> Tensor:
-    """Which input each output position takes, with the rounding of F.interpolate."""
-    positions = torch.arange(source, dtype=torch.float32)
-    return F.interpolate(positions[None, None], size=output, mode=rounding(centred))[0, 0].int().to(device)
+def pixels_on(device: torch.device, source: int, output: int, sampling: LabelSampling) -> Tensor:
+    """Which pixel each output position takes, for the kernel."""
+    return sampled_pixels(source, output, sampling).int().to(device)
 
 
 @torch.library.custom_op("cacseg::fitted_labels", mutates_args=())
 def fitted_labels(
-    labels: Tensor, height: int, width: int, num_classes: int, ignore_index: int, centred: bool
+    labels: Tensor, height: int, width: int, num_classes: int, ignore_index: int, sampling: str
 ) -> Tensor:
     """Labels [b, H, W] at another size, -1 wherever they take no part."""
-    rows = nearest(labels.shape[1], height, centred, labels.device)
-    columns = nearest(labels.shape[2], width, centred, labels.device)
+    rows, columns = (
+        pixels_on(labels.device, *sizes, cast(LabelSampling, sampling))
+        for sizes in zip(labels.shape[1:], (height, width), strict=True)
+    )
     return kernels("labels").fit(labels, rows, columns, num_classes, ignore_index)
 
 
 @fitted_labels.register_fake
-def _(labels: Tensor, height: int, width: int, num_classes: int, ignore_index: int, centred: bool) -> Tensor:
+def _(labels: Tensor, height: int, width: int, num_classes: int, ignore_index: int, sampling: str) -> Tensor:
     return labels.new_empty(labels.shape[0], height, width, dtype=torch.int64)
 
 
 def fit_labels(
-    labels: Tensor, size: Sequence[int], num_classes: int, ignore_index: int = 255, *, centred: bool = False
+    labels: Tensor, size: Sequence[int], num_classes: int, ignore_index: int = 255, sampling: LabelSampling = "nearest"
 ) -> Tensor:
     """`functional.fit_labels`: at the size of the features, -1 wherever they take no part."""
     if labels.ndim == 3 and kernels_run_on(labels.device):
-        return fitted_labels(labels, *size, num_classes, ignore_index, centred)
-    return functional.fit_labels(labels, size, num_classes, ignore_index, centred=centred)
+        return fitted_labels(labels, *size, num_classes, ignore_index, sampling)
+    return functional.fit_labels(labels, size, num_classes, ignore_index, sampling)
 
 
 def labels_for_kernels(labels: Tensor, size: Sequence[int], num_classes: int, ignore_index: int) -> Tensor:

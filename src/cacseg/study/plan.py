@@ -125,8 +125,14 @@ def digest_of(config: Config, held_out: float | None) -> str:
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
-    seen["model.preset"] = None if config.model.classifier == "plain" else get_preset(config.model.preset)
+    seen["model.preset"] = None if config.model.classifier == "plain" else _filled_in(config.model.preset)
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _filled_in(preset: str) -> dict[str, Any]:
+    """What a preset fills in, but for defaults: a difference that presets learn later leaves old digests alone."""
+    values = get_preset(preset)
+    return {name: value for name, value in values._asdict().items() if value != values._field_defaults.get(name)}
 
 
 @lru_cache

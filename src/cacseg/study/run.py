@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cacseg.data import SegmentationData
 from cacseg.engine.files import lock_folder, make_folder
+from cacseg.study.classes import write_classes
 from cacseg.study.plan import Job
 from cacseg.study.pool import Failed, Finished, Report, Stepped, run_jobs
 from cacseg.study.results import JOBS, Record, read_record, record_path, write_csv, write_record
@@ -80,8 +81,8 @@ def run_study(
 ) -> list[Record]:
     """Runs what is left of a plan; gives the records of all its jobs.
 
-    Each record is written when its job ends, and results.csv with it, so that whatever interrupts a study it goes on
-    from there.
+    Each record is written when its job ends, and results.csv and classes.csv with it, so that whatever interrupts a
+    study it goes on from there.
     """
     make_folder(folder / JOBS)
     with lock_folder(folder, "running a study"):
@@ -94,12 +95,17 @@ def run_study(
                 record = message.record if isinstance(message, Finished) else failed_record(job, message)
                 write_record(folder, record)
                 records[job.id] = record
-                write_csv(folder, list(records.values()))
+                _write_tables(folder, records)
             report(job, message)
 
         run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment, graphs=graphs)
-        write_csv(folder, list(records.values()))
+        _write_tables(folder, records)
     return [records[job.id] for job in plan]
+
+
+def _write_tables(folder: Path, records: Mapping[str, Record]) -> None:
+    write_csv(folder, list(records.values()))
+    write_classes(folder, list(records.values()))
 
 
 def failed_record(job: Job, failed: Failed) -> Record:

@@ -1,0 +1,83 @@
+"""The IoU of each class: where an arm gains and where it loses. One tidy CSV beside that of the means."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cacseg.engine.files import write_file
+from cacseg.study.results import Record, read_records
+from cacseg.study.summary import Cell
+from cacseg.study.tables import TextTable
+
+CSV = "classes.csv"
+COLUMNS = ("study", "data", "model", "optimiser", "steps", "arm", "seed", "answer", "own", "class", "iou")
+
+
+def class_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """One row for each class in each answer of each job that ended, in percent; none where a class is nowhere."""
+    found = []
+    for record in records:
+        if record["status"] == "failed":
+            continue
+        job = {name: record[name] for name in ("study", "data", "model", "optimiser", "steps", "arm", "seed")}
+        for answer, values in record["answers"].items():
+            own = "yes" if answer == record["own_answer"] else "no"
+            for name, iou in zip(record["class_names"], values["iou"], strict=True):
+                if iou is not None:
+                    found.append({**job, "answer": answer, "own": own, "class": name, "iou": iou})
+    return found
+
+
+def write_classes(folder: Path, records: Sequence[Record]) -> None:
+    """classes.csv of the folder, whole or as it was."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(class_rows(sorted(records, key=lambda record: record["id"])))
+    write_file(folder / CSV, text.getvalue())
+
+
+def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:
+    """The rows of folders of studies, or of their classes.csv."""
+    paths = [Path(source) for source in sources]
+    found = [row for path in paths if path.suffix == ".csv" for row in _read_csv(path)]
+    folders = [path for path in paths if path.suffix != ".csv"]
+    return found + (class_rows(read_records(folders)) if folders else [])
+
+
+def _read_csv(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            raise ValueError(
+                f"{path} is no classes.csv of a study: its columns must be {', '.join(COLUMNS)}. Give the folder."
+            )
+        return [
+            {**row, "steps": int(row["steps"]), "seed": int(row["seed"]), "iou": float(row["iou"])} for row in reader
+        ]
+
+
+def classes_tables(rows: Sequence[dict[str, Any]], baseline: str) -> list[TextTable]:
+    """One table for each cell: the mean IoU over seeds of each class, in each arm's own answer; the baseline first."""
+    own = [row for row in rows if row["own"] == "yes"]
+    if not own:
+        raise ValueError("there is nothing to compare: no job has ended well.")
+    cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
+    for row in own:
+        cell = Cell(row["data"], row["model"], row["optimiser"], row["steps"])
+        cells.setdefault(cell, {}).setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
+    tables = []
+    for cell, classes in sorted(cells.items()):
+        arms = sorted({arm for values in classes.values() for arm in values}, key=lambda arm: (arm != baseline, arm))
+        means = [
+            [name, *(f"{statistics.fmean(values[arm]):.1f}" if arm in values else "" for arm in arms)]
+            for name, values in classes.items()
+        ]
+        title = f"IoU in percent, {', '.join(str(part) for part in cell)} steps"
+        tables.append(TextTable(title, ["class", *arms], means, words=1))
+    return tables
