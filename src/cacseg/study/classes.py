@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cacseg.engine.files import write_file
-from cacseg.study.results import Record, read_records
+from cacseg.study.results import Record, read_records, write_rows
 from cacseg.study.summary import Cell
 from cacseg.study.tables import TextTable
 
@@ -35,11 +33,7 @@ def class_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 def write_classes(folder: Path, records: Sequence[Record]) -> None:
     """classes.csv of the folder, whole or as it was."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(class_rows(sorted(records, key=lambda record: record["id"])))
-    write_file(folder / CSV, text.getvalue())
+    write_rows(folder / CSV, COLUMNS, class_rows(sorted(records, key=lambda record: record["id"])))
 
 
 def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:

@@ -106,8 +106,12 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
 
 def write_csv(folder: Path, records: Sequence[Record]) -> None:
     """results.csv of the folder, whole or as it was."""
+    write_rows(folder / CSV, COLUMNS, rows(sorted(records, key=lambda record: record["id"])))
+
+
+def write_rows(path: Path, columns: Sequence[str], found: Iterable[dict[str, Any]]) -> None:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows(sorted(records, key=lambda record: record["id"])))
-    write_file(folder / CSV, text.getvalue())
+    writer.writerows(found)
+    write_file(path, text.getvalue())
