@@ -5,6 +5,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Processes that run tests, each with one thread.
+WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
@@ -34,7 +36,7 @@ layers: $(SETUP)  ## the direction of imports
 	$(BIN)/lint-imports
 
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 
 gpu: $(SETUP)  ## the tests that need a CUDA device

@@ -87,7 +87,6 @@ def answer(capsys, monkeypatch, *arguments):
 
 def test_the_list_and_the_configuration(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
     listed = answer(capsys, monkeypatch, "cocostuff164k/fcn", "--list")
     for part in ("cocostuff164k/fcn_mobilenetv2", "512x512", "sgd 0.01", "160000", "not stated in the paper"):
         assert part in listed

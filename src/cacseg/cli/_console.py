@@ -7,15 +7,27 @@ import sys
 try:
     import typer as typer
     from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
 except ModuleNotFoundError as error:  # pragma: no cover
     sys.exit(f"the command line needs {error.name}, which is not installed: pip install 'cacseg[all]'")
 
 out, messages = Console(), Console(stderr=True)
+WIDEST = 1000  # letters, more than a table has
 
 
 def say(text: str) -> None:
     """A line of the answer as it is: no markup, no colours guessed, no wrapping."""
     out.print(_printable(text), soft_wrap=True, highlight=False, markup=False)
+
+
+def show(table: Table, *, whole: bool = False) -> None:
+    """A table; as wide as it needs to be where it goes into a file, or where none of it may be cut (`whole`)."""
+    if out.is_terminal and not whole:
+        out.print(table)
+        return
+    needed = Measurement.get(out, out.options.update(max_width=WIDEST), table).maximum
+    Console(width=max(needed, out.width)).print(table)
 
 
 def fail(error: Exception | str) -> None:

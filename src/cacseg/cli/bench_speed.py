@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cacseg._checks import check_choice
-from cacseg.cli._console import messages, out, say, typer
+from cacseg.cli._console import messages, say, show, typer
 from cacseg.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
             for value, form in zip(row[4:], ("{:.0f}", "{:.3f}"), strict=True)
         ]
         table.add_row(name, f"{row.time_ms:.2f}", *speed, *ratios, *memory)
-    out.print(table)
+    show(table)
 
 
 def _write(path: Path | None, content: dict[str, Any] | list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cacseg.cli._console import messages, out, say, typer
+from cacseg.cli._console import messages, say, show, typer
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -38,7 +38,7 @@ def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
     table = Table("name", "classes", "layout, in a folder or a .zip")
     for row in rows:
         table.add_row(str(row["name"]), str(row["classes"] or "yours"), escape(str(row["layout"])))
-    out.print(table)
+    show(table)
 
 
 @data.command()
@@ -124,7 +124,7 @@ def _print(report: Report) -> None:
             table.add_row(escape(f"{label} {name}"), f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}")
         total = max(1, int(one.pixels.sum()))
         table.add_row("ignored", f"{int(one.pixels[255]):,}", f"({100 * one.pixels[255] / total:.2f} of all)", "")
-        out.print(table)
+        show(table)
         for problem in one.problems[:SHOWN]:
             say(f"  wrong: {problem}")
         if len(one.problems) > SHOWN:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cacseg.cli._console import messages, out, say, typer
+from cacseg.cli._console import messages, say, show, typer
 
 if TYPE_CHECKING:
     from cacseg.data import SegmentationData
@@ -52,7 +52,7 @@ def demo(
     rows = {"plain model": found["plain"].scores("plain")}
     rows |= {f"context-aware model, {name} logits": found["context"].scores(name) for name in found["context"].counts}
     title = f"{images} scenes never trained on, {steps} steps, seed {seed}"
-    out.print(summary_table(rows, title))
+    show(summary_table(rows, title))
     _draw(folder, models, found, data)
     say("The context logits are the answer of the context-aware model; its oracle logits know the labels.")
     say(f"{time.perf_counter() - start:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png and {folder}/*/eval.")

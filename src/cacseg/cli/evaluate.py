@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cacseg.cli._console import messages, note, out, say, typer
+from cacseg.cli._console import messages, note, say, show, typer
 from cacseg.cli._inference import (
     WORKERS,
     Batch,
@@ -153,8 +153,8 @@ def evaluate(
 def _print(found: Evaluation, title: str, seconds: float) -> None:
     from cacseg.reports.tables import class_table, summary_table
 
-    out.print(class_table(found))
-    out.print(summary_table({name: found.scores(name) for name in found.counts}, title))
+    show(class_table(found))
+    show(summary_table({name: found.scores(name) for name in found.counts}, title))
     say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from rich.progress import track
 from rich.table import Table
 
-from cacseg.cli._console import messages, out, say, typer
+from cacseg.cli._console import messages, out, say, show, typer
 
 
 def models(
@@ -54,7 +54,7 @@ def models(
         millions = (plain.parameters, context.parameters, context.deployed_parameters)
         flops = (plain.flops, context.flops)
         table.add_row(name, *(f"{count / 1e6:.2f}" for count in millions), *(f"{count / 1e9:.1f}" for count in flops))
-    out.print(table)
+    show(table)
     if backbone is None:
         out.print("Heads for any hierarchical backbone of timm: fcn, deeplabv3plus, upernet, ocrnet (--backbone NAME).")
 

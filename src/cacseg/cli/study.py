@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from cacseg.cli._console import fail, messages, note, out, say, typer
+from cacseg.cli._console import fail, messages, note, say, show, typer
 
 if TYPE_CHECKING:
     from cacseg.study.plan import Job
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from cacseg.study.tables import TextTable
 
 STOPPED = 130  # what a shell gives for Ctrl-C
-WIDE = 240  # letters, more than a table has
 MOST_JOBS = 12  # at once on a GPU, unless told otherwise
 
 study = typer.Typer(help="Many short runs of one plan, paired by seed.", no_args_is_help=True)
@@ -151,17 +150,15 @@ def classes(
 
 
 def _draw(tables: Sequence[TextTable]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    wide = Console(width=max(out.width, WIDE))  # no column is ever cut, in a file or a narrow window
     for one in tables:
         drawn = Table(title=one.title, min_width=len(one.title))
         for place, name in enumerate(one.header):
             drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
         for row in one.rows:
             drawn.add_row(*row)
-        wide.print(drawn)
+        show(drawn, whole=True)
 
 
 @study.command()

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from rich.table import Table
 
-from cacseg.cli._console import messages, out, say, typer
+from cacseg.cli._console import messages, say, show, typer
 
 STOPPED = 130  # what a shell gives for Ctrl-C
 
@@ -118,7 +118,8 @@ def _list(match: str) -> None:
         raise ValueError(f"no recipe's name contains {match!r}. There are folder, camvid, ade20k/..., and others.")
     table = Table(title="recipes: cacseg train NAME")
     for column in ("name", "model", "data", "crop", "optimiser", "batch", "steps", "note"):
-        table.add_column(column, no_wrap=column != "note")
+        least = max(map(len, names)) if column == "name" else None  # which is what one came for
+        table.add_column(column, no_wrap=column != "note", min_width=least)
     for name in names:
         recipe = RECIPES[name]
         config = recipe.make()
@@ -132,4 +133,4 @@ def _list(match: str) -> None:
             str(config.schedule.steps),
             recipe.note,
         )
-    out.print(table)
+    show(table)
