@@ -342,11 +342,18 @@ def test_relations_need_an_oracle_and_a_dense_batch():
         cacseg.ContextLoss(relation_weight=1.0)(outputs, row_labels)
 
 
-@pytest.mark.parametrize("use_reentrant", [False, True])
-def test_a_checkpoint_around_the_losses_counts_a_call_once(use_reentrant):
+OTHER_WAYS = {
+    "compiled": lambda step: torch.compile(step, backend="aot_eager", fullgraph=True),
+    "checkpoint": lambda step: lambda seen: checkpoint(step, seen, use_reentrant=False),
+    "reentrant checkpoint": lambda step: lambda seen: checkpoint(step, seen, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("way", OTHER_WAYS)
+def test_a_warm_up_counts_each_call_once_and_sends_back_what_it_let_in(way):
     features, labels = draw()
     found = []
-    for checkpointed in (False, True):
+    for run in (lambda step: step, OTHER_WAYS[way]):
         classifier, criterion = make(), cacseg.ContextLoss(warmup_steps=3)
 
         def step(seen, classifier=classifier, criterion=criterion):
@@ -355,25 +362,8 @@ def test_a_checkpoint_around_the_losses_counts_a_call_once(use_reentrant):
         slopes = []
         for _ in range(4):
             seen = features.detach().clone().requires_grad_()
-            (checkpoint(step, seen, use_reentrant=use_reentrant) if checkpointed else step(seen)).backward()
+            run(step)(seen).backward()
             slopes.append(seen.grad)
         assert criterion.steps_taken == 4
         found.append(slopes)
-    torch.testing.assert_close(*found)
-
-
-def test_a_compiled_warm_up_sends_back_what_it_let_in():
-    features, labels = draw()
-    found = []
-    for compiled in (False, True):
-        classifier, criterion = make(), cacseg.ContextLoss(warmup_steps=3)
-
-        def step(seen, classifier=classifier, criterion=criterion):
-            return criterion(classifier(seen, labels), labels)["total"]
-
-        run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
-        for _ in range(2):
-            seen = features.detach().clone().requires_grad_()
-            run(seen).backward()
-        found.append(seen.grad)
     torch.testing.assert_close(*found)

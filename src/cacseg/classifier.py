@@ -375,7 +375,8 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _softens(self) -> bool:
         """Whether less than the whole gradient of the context branches reaches what they share with the plain one."""
-        return self.detach_weight or self.feature_gradient < 1.0 or self.oracle_gradient < 1.0
+        shares = self.feature_gradient, self.oracle_gradient
+        return self.detach_weight or min(shares) < 1.0 or self.gradient_ratio is not None
 
     @property
     def _goes_beyond(self) -> bool:

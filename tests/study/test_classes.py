@@ -27,6 +27,11 @@ def test_one_row_for_each_class_that_is_there(tmp_path):
     write_classes(tmp_path, RECORDS)
     read = read_classes([tmp_path / CSV])
     assert sorted(map(str, read)) == sorted(map(str, rows))
+    (tmp_path / "again.csv").write_text((tmp_path / CSV).read_text())
+    assert read_classes([tmp_path / CSV, tmp_path / "again.csv"]) == read  # once
+    (tmp_path / "again.csv").write_text((tmp_path / CSV).read_text().replace(",20.0", ",21.0"))
+    with pytest.raises(ValueError, match=r"again\.csv has other scores of camvid\.fcn\.adamw\.400\.tuned\.0 than what"):
+        read_classes([tmp_path / CSV, tmp_path / "again.csv"])
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"other\.csv is no classes\.csv of a study: its columns must be study, data"):
         read_classes([tmp_path / "other.csv"])

@@ -37,11 +37,18 @@ def write_classes(folder: Path, records: Sequence[Record]) -> None:
 
 
 def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:
-    """The rows of folders of studies, or of their classes.csv."""
-    paths = [Path(source) for source in sources]
-    found = [row for path in paths if path.suffix == ".csv" for row in _read_csv(path)]
-    folders = [path for path in paths if path.suffix != ".csv"]
-    return found + (class_rows(read_records(folders)) if folders else [])
+    """The rows of folders of studies, or of their classes.csv; what is in two of them counts once."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in map(Path, sources):
+        for row in _read_csv(path) if path.suffix == ".csv" else class_rows(read_records([path])):
+            key = tuple(row[name] for name in COLUMNS if name != "iou")
+            if found.setdefault(key, row)["iou"] != row["iou"]:
+                job = ".".join(str(row[name]) for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
+                raise ValueError(
+                    f"{path} has other scores of {job} than what came before it: such results cannot be put together. "
+                    "Give one of them."
+                )
+    return list(found.values())
 
 
 def _read_csv(path: Path) -> list[dict[str, Any]]:
