@@ -45,9 +45,6 @@ def cost_rows():
     for key, title in titles.items():
         cells = []
         for rows in runs:
-            if key not in rows:
-                cells.append("not timed")
-                continue
             row, base = rows[key], rows["plain"]
             cell = f"{row['time_ratio']:.2f}x"
             if row["memory_mib"] is not None:
@@ -83,12 +80,12 @@ def speed_tables():
     loss = []
     for index, dtype in enumerate(("float32", "bfloat16")):
         eager, graph = recorded(f"h200_{dtype}")["rows"], recorded("h200_loss_graph")[index]["rows"]
-        names = ("plain", "released", "paper", "looped")
+        names = ("plain", "tuned", "released", "paper", "looped")
         loss.append(f"| {dtype}, eager | " + " | ".join(times(eager, name) for name in names) + " |")
-        loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:3]) + " | |")
+        loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:4]) + " | |")
     step = []
     for entry in recorded("h200_step"):
-        title = f"| {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
+        title = f"| `{entry['preset']}`, {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
         names = [name for name in ("plain", "context", "looped") if name in entry["rows"]]
         step.append(
             title + " | ".join(times(entry["rows"], name) for name in names) + (" |" if "looped" in names else " | |")
@@ -99,7 +96,7 @@ def speed_tables():
         speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"
         ratios = [times(rows, name) for name in ("context", "looped") if name in rows]
         cells = f"{speed} | {times(rows, 'plain')} | {' | '.join(ratios)} |"
-        infer.append(f"| {entry['size']}, {modes[entry['mode']]} | {cells}{'' if 'looped' in rows else ' |'}")
+        infer.append(f"| {entry['size']}, `{entry['preset']}`, {modes[entry['mode']]} | {cells}{'' if 'looped' in rows else ' |'}")
     return {"loss": loss, "step": step, "infer": infer}
 
 
