@@ -4,7 +4,7 @@ import csv
 
 import pytest
 
-from cacseg.study.plots import difference_picture
+from cacseg.study.plots import difference_picture, layout
 from cacseg.study.results import COLUMNS, read_records, rows, write_csv, write_record
 from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise
 from cacseg.study.tables import arms_table, markdown, pooled_table
@@ -189,3 +189,10 @@ def test_pictures(format, start):
         difference_picture(summarise(PLAIN), "plain", "none")
     with pytest.raises(ValueError, match="a picture is one of png"):
         difference_picture(lines, "plain", "none", "gif")
+
+
+def test_panels_have_no_gaps():
+    assert layout([("a", 200), ("a", 800), ("b", 200), ("b", 800)]) == (2, 2)
+    assert layout([("a", 200), ("b", 200), ("c", 200)]) == (3, 1)
+    assert layout([("a", 200), ("b", 800), ("c", 800)]) == (2, 2)
+    assert layout([("a", 200), ("a", 400), ("a", 800), ("b", 200), ("c", 200)]) == (3, 2)

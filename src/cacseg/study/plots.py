@@ -32,27 +32,30 @@ def difference_picture(lines: Sequence[Line], baseline: str, title: str, format:
     if not own:
         raise ValueError(f"there is nothing to draw: no arm but {baseline!r} has a seed in common with it.")
     arms = list(dict.fromkeys(line.arm for line in own))
-    data, steps = sorted({line.cell.data for line in own}), sorted({line.cell.steps for line in own})
+    panels: list[Panel] = sorted({(line.cell.data, line.cell.steps) for line in own})
+    rows, columns = layout(panels)
     variants = sorted({(line.cell.model, line.cell.optimiser) for line in own})
     row = 0.16 * len(variants) + 0.14  # inches
     figure = Figure(
-        figsize=(1.6 + 3.4 * len(steps), 1.5 + 0.12 * len(variants) + len(data) * (row * len(arms) + 0.45)),
+        figsize=(1.6 + 3.4 * columns, 1.5 + 0.12 * len(variants) + rows * (row * len(arms) + 0.45)),
         dpi=130,
         layout="constrained",
     )
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(data), len(steps), sharex=True, sharey=True, squeeze=False)
-    for (down, across), axes in ((place, panels[place]) for place in _places(len(data), len(steps))):
-        panel = (data[down], steps[across])
+    places = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axes in places.flat[len(panels) :]:
+        axes.set_visible(False)
+    for place, (axes, panel) in enumerate(zip(places.flat, panels, strict=False)):
         _draw(axes, [line for line in own if (line.cell.data, line.cell.steps) == panel], arms, variants)
         axes.set_title(f"{panel[0]}, {panel[1]} steps", fontsize=10, parse_math=False)
-    for axes in panels[-1]:
-        axes.set_xlabel(f"points of mIoU beside {baseline}", fontsize=9, parse_math=False)
+        if place + columns >= len(panels):  # the last of its column
+            axes.set_xlabel(f"points of mIoU beside {baseline}", fontsize=9, parse_math=False)
+            axes.tick_params(axis="x", labelbottom=True)
     handles = [
         Line2D([], [], linestyle="", marker=_marker(place), color=_colour(place), label=f"{model}, {optimiser}")
         for place, (model, optimiser) in enumerate(variants)
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=1 if len(steps) == 1 else 2, fontsize=8.5)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, 2), fontsize=8.5)
     figure.suptitle(
         f"{title}\nmeans ± 2 standard errors; strokes: seeds; dotted: the goal", fontsize=10, parse_math=False
     )
@@ -93,8 +96,13 @@ def _draw(axes: Any, lines: Sequence[Line], arms: Sequence[str], variants: Seque
         axes.spines[side].set_visible(False)
 
 
-def _places(rows: int, columns: int) -> list[tuple[int, int]]:
-    return [(row, column) for row in range(rows) for column in range(columns)]
+def layout(panels: Sequence[Panel]) -> tuple[int, int]:
+    """Rows and columns: a row for each data set where all have the same steps; otherwise two columns, without gaps."""
+    data, steps = {name for name, _ in panels}, {count for _, count in panels}
+    if len(panels) == len(data) * len(steps):
+        return len(data), len(steps)
+    columns = min(2, len(panels))
+    return -(-len(panels) // columns), columns
 
 
 def _colour(place: int) -> str:
