@@ -95,8 +95,8 @@ def speed_tables():
         rows = entry["rows"]
         speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"
         ratios = [times(rows, name) for name in ("context", "looped") if name in rows]
-        cells = f"{speed} | {times(rows, 'plain')} | {' | '.join(ratios)} |"
-        infer.append(f"| {entry['size']}, `{entry['preset']}`, {modes[entry['mode']]} | {cells}{'' if 'looped' in rows else ' |'}")
+        cells = f"{speed} | {times(rows, 'plain')} | {' | '.join(ratios)} |{'' if 'looped' in rows else ' |'}"
+        infer.append(f"| {entry['size']}, `{entry['preset']}`, {modes[entry['mode']]} | {cells}")
     return {"loss": loss, "step": step, "infer": infer}
 
 

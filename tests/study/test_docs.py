@@ -60,26 +60,57 @@ def test_the_tables_of_classes_are_those_of_the_records(name):
     assert markdown(tables[0]) + "\n" in page  # of CamVid; that of MSRC-21 is not shown
 
 
+FCN, DEEPLAB = "fcn_mobilenetv2", "deeplabv3plus_mobilenetv2"
+
+
 def gains():
-    """The table of the README: the recipes, each difference over the seeds that an arm shares with plain."""
+    """The table of the README: each difference over the seeds that an arm shares with plain."""
     cells = {
-        "CamVid, held-out images, 1000 steps": ("whole", ("camvid_held_out", "fcn_mobilenetv2", "adamw", 1000)),
-        "MSRC-21, 1600 steps": ("trained", ("msrc21", "fcn_mobilenetv2", "adamw", 1600)),
-        "CamVid, validation images, 2000 steps": ("full", ("camvid", "fcn_mobilenetv2", "adamw", 2000)),
-        "MSRC-21, 2000 steps": ("full", ("msrc21", "fcn_mobilenetv2", "adamw", 2000)),
+        "CamVid, validation images, the recipe": ("full", ("camvid", FCN, "adamw", 2000)),
+        "MSRC-21, the recipe": ("full", ("msrc21", FCN, "adamw", 2000)),
+        "CamVid, validation images, short": ("presets", ("camvid", FCN, "adamw", 800)),
+        "MSRC-21, short": ("presets", ("msrc21", FCN, "adamw", 800)),
+        "CamVid, validation images, short, DeepLabV3+": ("presets", ("camvid", DEEPLAB, "adamw", 800)),
+        "MSRC-21, short, DeepLabV3+": ("presets", ("msrc21", DEEPLAB, "adamw", 800)),
     }
     for title, (name, cell) in cells.items():
         found = summarise(read_records([RESULTS / f"{name}.csv"]), "plain")
         lines = {line.arm: line for line in found if line.own and line.cell == cell}
         shown = [f"{lines['plain'].miou.value:.1f}"]
-        for line in (lines.get(arm) for arm in ("residual", "tuned")):
+        for line in (lines.get(arm) for arm in ("paper", "released", "tuned")):
             if line is None:
-                shown.append("not run yet")
+                shown.append("not run")
                 continue
-            value, error, n = line.difference
-            gain = f"{value:+.1f}, one seed" if error is None else f"{value:+.1f} ± {error:.1f}, {n} seeds"
-            shown.append(f"{line.miou.value:.1f} ({gain})")
+            value, error, _ = line.difference
+            shown.append(f"{line.miou.value:.1f} ({value:+.1f} ± {error:.1f})")
         yield f"| {title} | {' | '.join(shown)} |"
+
+
+def verdicts(arm, *names):
+    """The verdict on an arm in every cell with more than one seed; of a cell in two files the first."""
+    found = {}
+    for name in names:
+        for line in summarise(read_records([RESULTS / f"{name}.csv"]), "plain"):
+            if line.own and line.arm == arm and line.verdict:
+                found.setdefault(line.cell, line)
+    return list(found.values())
+
+
+def test_the_count_of_cells_in_words():
+    results, readme = (re.sub(r"\s+", " ", (DOCS / page).read_text()) for page in ("results.md", "../README.md"))
+    counted = verdicts("tuned", "presets", "full", "whole", "rates")
+    ahead, even = (sum(line.verdict == kind for line in counted) for kind in ("ahead", "even"))
+    assert ahead + even == len(counted)
+    assert all(line.difference.value > 0 for line in counted)
+    for page in (results, readme):
+        assert f"{len(counted)} cells" in page
+        assert f"ahead in {ahead}" in page
+    assert f"even in {even}, and behind in none; its mean is above plain in all {len(counted)}." in results
+    assert f"even in {even} and behind in none." in readme
+    for arm in ("released", "paper"):
+        others = [line.verdict for line in verdicts(arm, "presets")]
+        assert len(others) == 16
+        assert f"`{arm}` is ahead in {others.count('ahead')} and behind in {others.count('behind')}" in readme
 
 
 def test_the_small_table_of_the_readme():
