@@ -5,12 +5,12 @@ import csv
 import pytest
 
 from cacseg.study.plots import difference_picture, layout
-from cacseg.study.results import COLUMNS, read_records, rows, write_csv, write_record
+from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_csv, write_record, write_rows
 from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise
-from cacseg.study.tables import arms_table, markdown, pooled_table
+from cacseg.study.tables import arms_table, markdown, pooled_table, wide_table
 
 
-def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None):
+def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None, pixels=90.0):
     made = {
         "format": "cacseg job 1",
         "id": f"camvid.fcn.adamw.{steps}.{arm}.{seed}",
@@ -20,7 +20,7 @@ def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None
     }
     if status == "failed":
         return {**made, "error": "ValueError: no"}
-    answers = {name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": 90.0} for name, score in scores.items()}
+    answers = {name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": pixels} for name, score in scores.items()}
     run = dict(images=101, seconds_training=10.0, seconds_evaluation=1.5, peak_mib=100.0)
     own = own or ("plain" if arm == "plain" else "context")
     return {**made, "own_answer": own, "answers": answers, **run}
@@ -54,10 +54,11 @@ def test_means_errors_and_paired_differences():
     ("differences", "verdict"),
     [
         ((1.0, 1.0, 1.0), "ahead"),
-        ((0.9, 0.9, 0.9), "even"),  # sure, but less than a point
+        ((0.9, 0.9, 0.9), "above"),  # sure, but less than a point
         ((0.0, 4.0, 0.0), "even"),  # 1.33 +- 1.33
         ((-0.3, -0.3, -0.2), "behind"),
         ((2.0,), ""),
+        ((2.0, 2.1), ""),  # of two numbers the scatter says too little
     ],
 )
 def test_verdicts(differences, verdict):
@@ -85,11 +86,23 @@ def test_cells_are_counted():
     long = [
         record(arm, seed, {name: 60.0}, steps=1600)
         for arm, name in (("plain", "plain"), ("better", "context"))
-        for seed in (0, 1)
+        for seed in (0, 1, 2)
     ]
     (count,) = pool(summarise([*PLAIN, *BETTER, *long]), "plain")
-    assert (count.arm, count.ahead, count.even, count.behind, count.undecided) == ("better", 1, 1, 0, 0)
+    assert (count.arm, count.undecided) == ("better", 0)
+    assert count.verdicts == {"ahead": 1, "above": 0, "even": 1, "behind": 0}
     assert count.difference == pytest.approx(5 / 6)
+    (count,) = pool(summarise([*PLAIN, *BETTER[:2]]), "plain")
+    assert (sum(count.verdicts.values()), count.undecided) == (0, 1)
+
+
+def test_pixel_accuracy_is_paired_as_well():
+    worse = [record("better", seed, {"context": 63.0}, pixels=88.0 + seed) for seed in range(3)]
+    line = of(summarise([*PLAIN, *worse]), "better", "context")
+    assert line.pixels == pytest.approx((89.0, 1 / 3**0.5, 3))
+    assert line.pixel_difference == pytest.approx((-1.0, 1 / 3**0.5, 3))
+    none = [{**one, "answers": {"context": {"miou": 63.0, "pixel_accuracy": None}}} for one in worse]
+    assert of(summarise([*PLAIN, *none]), "better", "context").pixels is None
 
 
 def test_results_of_different_settings_are_not_averaged():
@@ -148,6 +161,9 @@ def test_folders_are_read_together(tmp_path):
     write_record(there, BETTER[0])
     write_record(there, PLAIN[0])
     assert len(read_records([here, there])) == 4
+    write_record(there, PLAIN[0] | {"answers": {"plain": {"miou": 60.5}}})
+    with pytest.raises(ValueError, match=r"are two runs of the job camvid\.fcn\.adamw\.400\.plain\.0, with different"):
+        read_records([here, there])
     write_record(there, PLAIN[0] | {"digest": "other"})
     with pytest.raises(ValueError, match="are one job with different settings"):
         read_records([here, there])
@@ -164,6 +180,8 @@ def test_the_csv_alone_says_the_same(tmp_path):
     read = read_records([tmp_path / "results.csv"])
     assert summarise(read) == summarise(whole)
     assert sum(one["status"] == "failed" for one in read) == 1
+    write_rows(tmp_path / "again.csv", COLUMNS, rows(sorted(read, key=lambda one: one["id"])))
+    assert (tmp_path / "again.csv").read_text() == (tmp_path / "results.csv").read_text()
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"other\.csv is no results\.csv of a study"):
         read_records([tmp_path / "other.csv"])
@@ -172,13 +190,34 @@ def test_the_csv_alone_says_the_same(tmp_path):
 def test_tables():
     lines = summarise([*PLAIN, *BETTER])
     page = markdown(arms_table(lines, "plain")).splitlines()
-    assert page[0].endswith("| seeds | mIoU | from plain | plain | context | oracle |")
-    assert page[2] == "| camvid | fcn | adamw | 400 | plain | plain |  | 3 | 61.00 ± 0.58 |  | 61.00 |  |  |"
+    assert page[0].endswith("| seeds | mIoU | from plain | pixels | from plain | plain | context | oracle |")
+    assert page[2] == "| camvid | fcn | adamw | 400 | plain | plain |  | 3 | 61.00 ± 0.58 |  | 90.00 |  | 61.00 |  |  |"
     assert page[3].startswith(
-        "| camvid | fcn | adamw | 400 | better | context | ahead | 3 | 62.67 ± 0.33 | +1.67 ± 0.33 |"
+        "| camvid | fcn | adamw | 400 | better | context | ahead | 3 | 62.67 ± 0.33 | +1.67 ± 0.33 | 90.00 |"
     )
-    assert markdown(pooled_table(pool(lines, "plain"))).splitlines()[2] == "| better | +1.67 | 1 | 0 | 0 | 0 |"
+    assert markdown(pooled_table(pool(lines, "plain"))).splitlines()[2] == "| better | +1.67 | 1 | 0 | 0 | 0 | 0 |"
     assert mean_of([1.0]).error is None
+
+
+def test_a_row_for_each_cell():
+    long = [record(arm, 0, {"plain": 70.0}, steps=1600, own="plain") for arm in ("plain", "other")]
+    page = wide_table(summarise([*PLAIN, *BETTER, *long]), "plain")
+    assert page.header == ["data", "model", "optimiser", "steps", "plain", "better", "other"]
+    assert page.rows == [
+        ["camvid", "fcn", "adamw", "400", "61.0", "62.7 (+1.7 ± 0.3)", ""],
+        ["camvid", "fcn", "adamw", "1600", "70.0", "", "70.0 (+0.0)"],
+    ]
+
+
+def test_a_part_of_the_results():
+    records = [*PLAIN, *BETTER]
+    assert part_of(records, {}) == records
+    assert part_of(records, {"arms": ["plain"], "seeds": ["0", "2"]}) == [PLAIN[0], PLAIN[2]]
+    assert part_of(records, {"steps": ["400"]}) == records
+    with pytest.raises(ValueError, match=r"no axis 'arm'\. Did you mean 'arms'"):
+        part_of(records, {"arm": ["plain"]})
+    with pytest.raises(ValueError, match=r"no value of seeds '3'\. There is 0, 1, 2"):
+        part_of(records, {"seeds": ["0", "3"]})
 
 
 @pytest.mark.parametrize(("format", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])

@@ -1,21 +1,22 @@
-"""`cacseg study run`, `table`, `classes` and `plot`."""
+"""`cacseg study run`; what shows its results is in `study_results`."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cacseg.cli._console import fail, messages, note, say, show, typer
+from cacseg.cli._console import fail, messages, note, say, typer
+from cacseg.cli._options import integers, lists, pairs
 from cacseg.cli._study_display import Display
+from cacseg.cli.study_results import classes, plot, table
 
 if TYPE_CHECKING:
     from cacseg.study.plan import Job
-    from cacseg.study.tables import TextTable
 
 STOPPED = 130  # what a shell gives for Ctrl-C
 MOST_JOBS = 12  # at once on a GPU, unless told otherwise
@@ -79,11 +80,11 @@ def run(
 
     plan_of = read_study(file)
     if seeds is not None:
-        plan_of = replace(plan_of, seeds=_integers("--seeds", seeds))
+        plan_of = replace(plan_of, seeds=integers("--seeds", seeds))
     if steps is not None:
-        plan_of = replace(plan_of, steps=_integers("--steps", steps))
+        plan_of = replace(plan_of, steps=integers("--steps", steps))
     changes = dict(parse_setting(text) for text in settings or ())
-    plan = make_plan(plan_of, _pairs("--root", roots), changes, _lists("--only", only))
+    plan = make_plan(plan_of, pairs("--root", roots), changes, lists("--only", only))
     if list_jobs:
         for job in plan:
             say(job.id)
@@ -91,96 +92,8 @@ def run(
     _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps, graphs)
 
 
-Folders = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their results.csv.")
-]
-Classes = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their classes.csv.")
-]
-Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
-
-
-@study.command()
-def table(
-    folders: Folders,
-    baseline: Baseline = None,
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there as well.")] = None,
-) -> None:
-    """Mean mIoU of each arm, standard errors, and paired differences from the baseline.
-
-    An arm is ahead where it gains a point of mIoU or more and more than two standard errors of the difference, behind
-    where it loses more than two. Oracle answers have seen the labels: they show what is left to gain.
-    """
-    from cacseg.engine.files import write_file
-    from cacseg.study.results import read_records
-    from cacseg.study.summary import baseline_of, pool, summarise
-    from cacseg.study.tables import arms_table, pooled_table
-    from cacseg.study.tables import markdown as in_markdown
-
-    records = read_records(folders)
-    base = baseline_of(records, baseline)
-    lines = summarise(records, base)
-    tables = [arms_table(lines, base), pooled_table(pool(lines, base))]
-    _draw(tables)
-    failed = sum(record["status"] == "failed" for record in records)
-    if failed:
-        note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
-    if markdown is not None:
-        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
-
-
-@study.command()
-def classes(
-    folders: Classes,
-    baseline: Annotated[str, typer.Option(help="The arm that comes first.")] = "plain",
-    markdown: Annotated[Path | None, typer.Option("--markdown", help="Write the tables there as well.")] = None,
-) -> None:
-    """Mean IoU of each class over seeds, in each arm's own answer: where an arm gains and where it loses."""
-    from cacseg.engine.files import write_file
-    from cacseg.study.classes import classes_tables, read_classes
-    from cacseg.study.tables import markdown as in_markdown
-
-    tables = classes_tables(read_classes(folders), baseline)
-    _draw(tables)
-    if markdown is not None:
-        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
-
-
-def _draw(tables: Sequence[TextTable]) -> None:
-    from rich.table import Table
-
-    for one in tables:
-        drawn = Table(title=one.title, min_width=len(one.title))
-        for place, name in enumerate(one.header):
-            drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
-        for row in one.rows:
-            drawn.add_row(*row)
-        show(drawn, whole=True)
-
-
-@study.command()
-def plot(
-    folders: Folders,
-    baseline: Baseline = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .png, .svg or .pdf; FOLDER/differences.png by default.")
-    ] = None,
-    title: Annotated[str | None, typer.Option(help="Above the picture; the study's name by default.")] = None,
-) -> None:
-    """Draw the differences from the baseline: each seed, means, two standard errors."""
-    from cacseg.engine.files import write_file
-    from cacseg.study.plots import difference_picture
-    from cacseg.study.results import read_records
-    from cacseg.study.summary import baseline_of, summarise
-
-    folder = folders[0].parent if folders[0].suffix == ".csv" else folders[0]
-    path = output or folder / "differences.png"
-    records = read_records(folders)
-    base = baseline_of(records, baseline)
-    names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))
-    picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lstrip("."))
-    write_file(path, picture)
-    say(str(path))
+for view in (table, classes, plot):
+    study.command()(view)
 
 
 def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool, graphs: bool) -> None:
@@ -248,29 +161,3 @@ def _default_jobs(device_type: str) -> int:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(MOST_JOBS, cores - 2))
-
-
-def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not name or not equals or not value:
-            raise ValueError(f"{option} must be NAME=VALUE; got {text!r}.")
-        if name in found:
-            raise ValueError(f"{option} {name}= is given twice.")
-        found[name] = value
-    return found
-
-
-def _lists(option: str, texts: list[str] | None) -> dict[str, list[str]]:
-    return {name: value.replace("+", ",").split(",") for name, value in _pairs(option, texts).items()}
-
-
-def _integers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        values = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"{option} must be whole numbers between commas; got {text!r}.") from None
-    if len(set(values)) < len(values):
-        raise ValueError(f"{option} must be different numbers; got {text!r}.")
-    return values

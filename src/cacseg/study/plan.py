@@ -16,8 +16,8 @@ from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS
 from cacseg.recipes.named import find_recipe
 from cacseg.study.file import Settings, Study, check_known, check_undecided
+from cacseg.study.results import AXES
 
-AXES = ("data", "models", "optimisers", "steps", "arms", "seeds")
 WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
 _UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}

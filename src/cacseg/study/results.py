@@ -5,15 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cacseg.engine.files import write_file
+from cacseg.study.file import check_known
 
 Record = dict[str, Any]  # what `study.job.run_job` gives
 
 JOBS, CSV = "jobs", "results.csv"
+# What a study goes over, and where a record says it.
+AXES = {"data": "data", "models": "model", "optimisers": "optimiser", "steps": "steps", "arms": "arm", "seeds": "seed"}
 COLUMNS = (
     *("study", "baseline", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer", "own"),
     *("miou", "mean_accuracy", "pixel_accuracy", "images", "seconds", "peak_mib", "status", "digest"),
@@ -50,9 +54,35 @@ def read_records(sources: Iterable[str | Path]) -> list[Record]:
                     f"{path} and {seen[key]} are one job with different settings: such results cannot be put together. "
                     "Give one folder, or rename an arm."
                 )
+            if key in found and not _same_scores(found[key], record):
+                raise ValueError(
+                    f"{path} and {seen[key]} are two runs of the job {key}, with different scores. Which of them "
+                    "counts is not for the order of the folders to say: give one of them."
+                )
             if key not in found or found[key]["status"] == "failed":
                 found[key], seen[key] = record, path
     return list(found.values())
+
+
+def _same_scores(one: Record, other: Record) -> bool:
+    """Of a job that is in two places; a failed run has none and agrees with any."""
+    if "failed" in (one["status"], other["status"]):
+        return True
+    ours, theirs = one["answers"], other["answers"]
+    return set(ours) == set(theirs) and all(
+        math.isclose(ours[answer]["miou"], theirs[answer]["miou"], abs_tol=1e-3) for answer in ours
+    )
+
+
+def part_of(records: Sequence[Record], only: Mapping[str, Sequence[str]]) -> list[Record]:
+    """The records, or rows of a CSV, of a part of the grid: {"arms": ["plain", "tuned"], "seeds": ["0"]}."""
+    check_known("axis", only, list(AXES))
+    kept = list(records)
+    for axis, names in only.items():
+        there = dict.fromkeys(str(record[AXES[axis]]) for record in records)
+        check_known(f"value of {axis}", names, list(there))
+        kept = [record for record in kept if str(record[AXES[axis]]) in names]
+    return kept
 
 
 def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
@@ -92,12 +122,13 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     """One row for each answer of each job, scores in percent; a failed job has one row without scores."""
     found = []
     for record in records:
-        config = record["config"]
         job = {column: record.get(column) for column in COLUMNS}
-        job |= {"rate": config["optimiser"]["rate"], "batch": config["training"]["batch"]}
-        if record["status"] != "failed":
+        if "config" in record:  # not in one that was read from a CSV, which has these as they are
+            config = record["config"]
+            job |= {"rate": config["optimiser"]["rate"], "batch": config["training"]["batch"]}
+        if "seconds_training" in record:
             job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
-        for answer, values in record.get("answers", {"": {}}).items():
+        for answer, values in (record.get("answers") or {"": {}}).items():
             of_answer = {name: values.get(name) for name in ("miou", "mean_accuracy", "pixel_accuracy")}
             own = "yes" if answer and answer == record["own_answer"] else "no"
             found.append({**job, "answer": answer, "own": own, **of_answer})

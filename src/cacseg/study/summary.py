@@ -11,7 +11,9 @@ from typing import NamedTuple
 from cacseg.study.results import Record
 
 GOAL = 1.0  # points of mIoU that an arm must gain to be called ahead
-ORACLE = "oracle"  # the answer that has seen the labels: a bound, never an arm's own
+LEAST_PAIRS = 3  # seeds that an arm and the baseline share, for a verdict: of two numbers the scatter says too little
+VERDICTS = ("ahead", "above", "even", "behind")
+ORACLE = "oracle"  # the answer that has seen the labels: never an arm's own
 
 
 class Cell(NamedTuple):
@@ -39,17 +41,21 @@ class Line(NamedTuple):
     miou: Mean  # percent
     difference: Mean | None  # from the baseline's own answer, seed by seed; None where no seed is in both
     differences: tuple[float, ...]
+    pixels: Mean | None  # pixel accuracy in percent; None where a record has none
+    pixel_difference: Mean | None  # as `difference`
     diverged: int  # of the runs
 
     @property
     def verdict(self) -> str:
-        """Ahead: by a point or more, and by more than two standard errors. Behind: by more than two of them."""
-        if self.difference is None or self.difference.error is None:
+        """By more than two standard errors: ahead (a point or more), above (less) or behind. Even otherwise."""
+        if self.difference is None or self.difference.error is None or self.difference.n < LEAST_PAIRS:
             return ""
         value, error = self.difference.value, self.difference.error
-        if value >= GOAL and value > 2.0 * error:
-            return "ahead"
-        return "behind" if value < -2.0 * error else "even"
+        if abs(value) <= 2.0 * error:
+            return "even"
+        if value < 0.0:
+            return "behind"
+        return "ahead" if value >= GOAL else "above"
 
 
 def mean_of(values: Sequence[float]) -> Mean:
@@ -72,8 +78,7 @@ def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Li
     for cell, arm in sorted(groups, key=lambda key: (key[0], key[1] != baseline, key[1])):
         group = groups[cell, arm]
         _check_one_kind(cell, arm, group)
-        base = _scores(groups.get((cell, baseline), []))
-        lines += _lines(cell, arm, group, base)
+        lines += _lines(cell, arm, group, groups.get((cell, baseline), []))
     return lines
 
 
@@ -83,12 +88,10 @@ def own_lines(lines: Iterable[Line]) -> list[Line]:
 
 
 class Count(NamedTuple):
-    """In how many cells an arm is what; a cell with fewer than two pairs is undecided."""
+    """In how many cells an arm is what; a cell with fewer than three pairs is undecided."""
 
     arm: str
-    ahead: int
-    even: int
-    behind: int
+    verdicts: dict[str, int]  # by their names, in the order of VERDICTS
     undecided: int
     difference: float  # mean over the cells
 
@@ -106,9 +109,7 @@ def pool(lines: Iterable[Line], baseline: str) -> list[Count]:
         found.append(
             Count(
                 arm=arm,
-                ahead=verdicts["ahead"],
-                even=verdicts["even"],
-                behind=verdicts["behind"],
+                verdicts={name: verdicts[name] for name in VERDICTS},
                 undecided=verdicts[""],
                 difference=statistics.fmean(differences),
             )
@@ -139,18 +140,24 @@ def _check_one_kind(cell: Cell, arm: str, group: Sequence[Record]) -> None:
         )
 
 
-def _scores(group: Iterable[Record]) -> dict[int, float]:
-    """Own mIoU by seed."""
-    return {record["seed"]: record["answers"][record["own_answer"]]["miou"] for record in group}
+def _scores(group: Iterable[Record], measure: str, answer: str | None = None) -> dict[int, float]:
+    """By seed, of an answer or of each record's own; without the records that have none."""
+    found = {record["seed"]: record["answers"][answer or record["own_answer"]].get(measure) for record in group}
+    return {seed: score for seed, score in found.items() if score is not None}
 
 
-def _lines(cell: Cell, arm: str, group: Sequence[Record], base: dict[int, float]) -> list[Line]:
+def _paired(scores: dict[int, float], base: dict[int, float]) -> tuple[float, ...]:
+    return tuple(scores[seed] - base[seed] for seed in sorted(scores) if seed in base)
+
+
+def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]) -> list[Line]:
     own = group[0]["own_answer"]
     diverged = sum(record["status"] == "diverged" for record in group)
     found = []
     for answer in group[0]["answers"]:
-        scores = {record["seed"]: record["answers"][answer]["miou"] for record in group}
-        differences = tuple(scores[seed] - base[seed] for seed in sorted(scores) if seed in base)
+        scores, pixels = _scores(group, "miou", answer), _scores(group, "pixel_accuracy", answer)
+        differences = _paired(scores, _scores(base, "miou"))
+        pixel_differences = _paired(pixels, _scores(base, "pixel_accuracy"))
         found.append(
             Line(
                 cell=cell,
@@ -160,6 +167,8 @@ def _lines(cell: Cell, arm: str, group: Sequence[Record], base: dict[int, float]
                 miou=mean_of(list(scores.values())),
                 difference=mean_of(differences) if differences else None,
                 differences=differences,
+                pixels=mean_of(list(pixels.values())) if pixels else None,
+                pixel_difference=mean_of(pixel_differences) if pixel_differences else None,
                 diverged=diverged,
             )
         )

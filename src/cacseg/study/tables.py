@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cacseg.study.summary import ORACLE, Count, Line, Mean, own_lines
+from cacseg.study.summary import ORACLE, VERDICTS, Cell, Count, Line, Mean, own_lines
 
 
 class TextTable(NamedTuple):
@@ -33,23 +33,45 @@ def arms_table(lines: Sequence[Line], baseline: str) -> TextTable:
                 str(line.miou.n),
                 plus_minus(line.miou),
                 difference,
+                "" if line.pixels is None else f"{line.pixels.value:.2f}",
+                "" if is_base or line.pixel_difference is None else signed(line.pixel_difference),
                 *(
                     f"{values[line.cell, line.arm, name].value:.2f}" if (line.cell, line.arm, name) in values else ""
                     for name in shown
                 ),
             ]
         )
-    header = ["data", "model", "optimiser", "steps", "arm", "answer", "verdict", "seeds", "mIoU", f"from {baseline}"]
-    return TextTable(f"mIoU in percent, beside {baseline!r} at equal seeds", [*header, *shown], rows, words=7)
+    words = ["data", "model", "optimiser", "steps", "arm", "answer", "verdict"]
+    numbers = ["seeds", "mIoU", f"from {baseline}", "pixels", f"from {baseline}", *shown]
+    title = f"mIoU and pixel accuracy in percent, beside {baseline!r} at equal seeds; mIoU of all answers"
+    return TextTable(title, [*words, *numbers], rows, words=len(words))
+
+
+def wide_table(lines: Sequence[Line], baseline: str) -> TextTable:
+    """A row for each cell, a column for each arm: the mIoU of its own answer, how far that is from the baseline."""
+    own = own_lines(lines)
+    found = {(line.cell, line.arm): line for line in own}
+    arms = sorted({line.arm for line in own}, key=lambda arm: (arm != baseline, arm))
+    rows = []
+    for cell in dict.fromkeys(line.cell for line in own):
+        rows.append([*map(str, cell), *(_wide(found.get((cell, arm)), arm == baseline) for arm in arms)])
+    title = f"mIoU in percent, and how far from {baseline!r} at equal seeds"
+    return TextTable(title, [*Cell._fields, *arms], rows, words=len(Cell._fields))
+
+
+def _wide(line: Line | None, is_base: bool) -> str:
+    if line is None:
+        return ""
+    if is_base or line.difference is None:
+        return f"{line.miou.value:.1f}"
+    error = "" if line.difference.error is None else f" ± {line.difference.error:.1f}"
+    return f"{line.miou.value:.1f} ({line.difference.value:+.1f}{error})"
 
 
 def pooled_table(counts: Iterable[Count]) -> TextTable:
-    """A row for each arm: in how many cells it is ahead, even or behind."""
-    rows = [
-        [one.arm, f"{one.difference:+.2f}", *map(str, (one.ahead, one.even, one.behind, one.undecided))]
-        for one in counts
-    ]
-    header = ["arm", "mean difference", "ahead", "even", "behind", "undecided"]
+    """A row for each arm: in how many cells it is ahead, above, even or behind."""
+    rows = [[one.arm, f"{one.difference:+.2f}", *map(str, (*one.verdicts.values(), one.undecided))] for one in counts]
+    header = ["arm", "mean difference", *VERDICTS, "undecided"]
     return TextTable("over all cells", header, rows, words=1)
 
 

@@ -1,0 +1,141 @@
+"""`cacseg study table`, `classes` and `plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cacseg.cli._console import note, say, show, typer
+from cacseg.cli._options import lists
+
+if TYPE_CHECKING:
+    from cacseg.study.tables import TextTable
+
+Folders = Annotated[
+    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their results.csv.")
+]
+Classes = Annotated[
+    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their classes.csv.")
+]
+Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
+Part = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="AXIS=NAME,NAME", help="A part of the results, e.g. seeds=0,1,2. Repeatable."),
+]
+Markdown = Annotated[Path | None, typer.Option("--markdown", help="Write the tables there as well.")]
+
+
+def table(
+    folders: Folders,
+    baseline: Baseline = None,
+    only: Part = None,
+    wide: Annotated[
+        bool, typer.Option("--wide", help="A row for each cell and a column for each arm: mIoU alone.")
+    ] = False,
+    markdown: Markdown = None,
+    joined: Annotated[
+        Path | None, typer.Option("--csv", help="Write the results there, those of all folders as one results.csv.")
+    ] = None,
+) -> None:
+    """Mean mIoU of each arm, standard errors, and paired differences from the baseline.
+
+    \b
+    cacseg study table runs/presets                                     all of it
+    cacseg study table runs/presets --wide --only models=fcn_mobilenetv2
+    cacseg study table runs/presets runs/more --csv presets.csv         two folders as one file
+
+    A cell is a data set, a model, an optimiser and a number of steps. There an arm is ahead where it gains a point of
+    mIoU or more and more than two standard errors of the difference, above where it gains more than two but less than a
+    point, behind where it loses more than two, and even otherwise. Fewer than three seeds give no verdict. Oracle
+    answers have seen the labels.
+    """
+    from cacseg.engine.files import write_file
+    from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_rows
+    from cacseg.study.summary import baseline_of, pool, summarise
+    from cacseg.study.tables import arms_table, pooled_table, wide_table
+    from cacseg.study.tables import markdown as in_markdown
+
+    _check_not_among("--csv", joined, folders)
+    records = part_of(read_records(folders), lists("--only", only))
+    base = baseline_of(records, baseline)
+    lines = summarise(records, base)
+    tables = [(wide_table if wide else arms_table)(lines, base), pooled_table(pool(lines, base))]
+    _draw(tables)
+    failed = sum(record["status"] == "failed" for record in records)
+    if failed:
+        note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
+    if markdown is not None:
+        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
+    if joined is not None:
+        write_rows(joined, COLUMNS, rows(sorted(records, key=lambda record: record["id"])))
+
+
+def classes(
+    folders: Classes,
+    baseline: Annotated[str, typer.Option(help="The arm that comes first.")] = "plain",
+    only: Part = None,
+    markdown: Markdown = None,
+    joined: Annotated[
+        Path | None, typer.Option("--csv", help="Write the results there, those of all folders as one classes.csv.")
+    ] = None,
+) -> None:
+    """Mean IoU of each class over seeds, in each arm's own answer: where an arm gains and where it loses."""
+    from cacseg.engine.files import write_file
+    from cacseg.study.classes import COLUMNS, classes_tables, read_classes
+    from cacseg.study.results import part_of, write_rows
+    from cacseg.study.tables import markdown as in_markdown
+
+    _check_not_among("--csv", joined, folders)
+    rows = part_of(read_classes(folders), lists("--only", only))
+    tables = classes_tables(rows, baseline)
+    _draw(tables)
+    if markdown is not None:
+        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
+    if joined is not None:
+        write_rows(joined, COLUMNS, rows)
+
+
+def _check_not_among(option: str, path: Path | None, sources: Sequence[Path]) -> None:
+    """What is read is never overwritten."""
+    if path is not None and any(
+        path.resolve() in (source.resolve(), *map(Path.resolve, source.glob("*.csv"))) for source in sources
+    ):
+        raise ValueError(f"{option} {path} is one of the files that are read. Give another name.")
+
+
+def _draw(tables: Sequence[TextTable]) -> None:
+    from rich.table import Table
+
+    for one in tables:
+        drawn = Table(title=one.title, min_width=len(one.title))
+        for place, name in enumerate(one.header):
+            drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
+        for row in one.rows:
+            drawn.add_row(*row)
+        show(drawn, whole=True)
+
+
+def plot(
+    folders: Folders,
+    baseline: Baseline = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="A .png, .svg or .pdf; FOLDER/differences.png by default.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Above the picture; the study's name by default.")] = None,
+    only: Part = None,
+) -> None:
+    """Draw the differences from the baseline: each seed, means, two standard errors."""
+    from cacseg.engine.files import write_file
+    from cacseg.study.plots import difference_picture
+    from cacseg.study.results import part_of, read_records
+    from cacseg.study.summary import baseline_of, summarise
+
+    folder = folders[0].parent if folders[0].suffix == ".csv" else folders[0]
+    path = output or folder / "differences.png"
+    records = part_of(read_records(folders), lists("--only", only))
+    base = baseline_of(records, baseline)
+    names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))
+    picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lstrip("."))
+    write_file(path, picture)
+    say(str(path))

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Runs what is in studies/results again, into runs/NAME.1, runs/NAME.2, ..., and joins them as runs/NAME.csv:
+#
+#   export CAMVID=data/camvid MSRC21=data/msrc21 WEIGHTS=mobilenetv2_100_imagenet.safetensors
+#   bash studies/reproduce.sh full presets           # some of them; without names all
+#
+# On a GPU, but for scenes and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
+# folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
+set -euo pipefail
+
+: "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
+: "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+RUNS=${RUNS:-runs} CACSEG=${CACSEG:-cacseg}
+
+# What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
+weights=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
+    --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
+camvid=(--root "camvid=$CAMVID")
+both=("${camvid[@]}" --root "msrc21=$MSRC21")
+bf16=(--set training.precision=bf16)
+gpu=("${weights[@]}" ${MPS---mps})
+cpu=(--device cpu --jobs 2)
+
+part=0
+go() { # NAME OPTION...
+    part=$((part + 1))
+    "$CACSEG" study run "studies/$1.toml" "${@:2}" -o "$RUNS/$1.$part"
+}
+
+full() {
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,tuned
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=msrc21
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
+}
+
+presets() {
+    local all=("${both[@]}" "${gpu[@]}") deeplab=(--only models=deeplabv3plus_mobilenetv2) fcn=(--only models=fcn_mobilenetv2)
+    go presets "${all[@]}" --only arms=plain,paper,released,tuned
+    go presets "${all[@]}" --only arms=residual --seeds 0,1
+    go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
+    go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
+    # more seeds of what three had left even
+    all+=(--only arms=plain,tuned --only optimisers=adamw)
+    go presets "${all[@]}" --seeds 3,4,5 --only data=camvid --steps 200 "${deeplab[@]}"
+    go presets "${all[@]}" --seeds 3,4 --only data=msrc21 --steps 800 "${fcn[@]}"
+    go presets "${all[@]}" --seeds 3 --only data=msrc21 --steps 800 "${deeplab[@]}"
+}
+
+rates() {
+    go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,tuned --steps 800
+    go rates "${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200 --seeds 0
+}
+
+late() {
+    go late "${both[@]}" "${gpu[@]}" "${bf16[@]}"
+}
+
+whole() {
+    go whole "${camvid[@]}" "${gpu[@]}" --seeds 0,1
+    go whole "${camvid[@]}" "${gpu[@]}" --seeds 2 --only arms=plain,tuned
+}
+
+trained() {
+    go trained "${both[@]}" "${gpu[@]}" --seeds 0 \
+        --only arms=plain,residual,kl_03,entropy,onehot,fading,balanced,fading_balanced,soft,fading_soft,frozen
+    go trained "${both[@]}" "${gpu[@]}" --seeds 0 --only arms=tuned --only data=msrc21
+}
+
+long() {
+    local all=("${both[@]}" "${gpu[@]}") most=plain,residual,residual_06,residual_soft,residual_soft_scene
+    go long "${all[@]}" --seeds 0 --only optimisers=adamw --only "arms=$most,released"
+    go long "${all[@]}" --seeds 0 --only optimisers=sgd --only data=camvid_held_out --only "arms=$most,released"
+    go long "${all[@]}" --seeds 0 --only optimisers=sgd --only data=msrc21 --only "arms=$most"
+    go long "${all[@]}" --seeds 1 --only optimisers=adamw --only data=camvid_held_out --only "arms=$most"
+    go long "${all[@]}" --seeds 1 --only optimisers=sgd --only data=camvid_held_out --only arms=plain
+}
+
+candidates() {
+    local all=("${both[@]}" "${gpu[@]}" --set training.channels_last=true --only models=fcn_mobilenetv2 --seeds 0,1)
+    go candidates "${all[@]}" --steps 400
+    go candidates "${all[@]}" --steps 1600 --only optimisers=adamw --only arms=plain,released,residual_soft,residual_dot
+}
+
+search() {
+    go search "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only data=camvid_held_out --seeds 0
+}
+
+scenes() {
+    go scenes "${cpu[@]}" --only optimisers=adamw
+    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned
+}
+
+for name in "${@:-full presets rates late whole trained long candidates search scenes}"; do
+    for one in $name; do
+        [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
+        part=0
+        "$one"
+        "$CACSEG" study table "$RUNS/$one".[0-9]* --csv "$RUNS/$one.csv"
+    done
+done

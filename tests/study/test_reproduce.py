@@ -1,0 +1,65 @@
+"""studies/reproduce.sh plans the very jobs whose results are in the repository."""
+
+import argparse
+import csv
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cacseg.recipes.config import parse_setting
+from cacseg.study.file import read_study
+from cacseg.study.plan import make_plan
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "studies" / "results"
+
+
+def commands(name, tmp_path):
+    """What the script would call, as lists of arguments."""
+    shim = tmp_path / "cacseg"
+    shim.write_text('#!/bin/sh\nprintf "%s\\t" "$@"\necho\n')
+    shim.chmod(0o755)
+    (tmp_path / "weights").write_bytes(b"weights")
+    given = {"CAMVID": "camvid", "MSRC21": "msrc21", "WEIGHTS": str(tmp_path / "weights"), "CACSEG": str(shim)}
+    asked = ["bash", "studies/reproduce.sh", name]
+    done = subprocess.run(asked, cwd=ROOT, env={**os.environ, **given}, capture_output=True, text=True, check=True)
+    return [line.rstrip("\t").split("\t") for line in done.stdout.splitlines()]
+
+
+def planned(arguments):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    for option in ("--root", "--set", "--only"):
+        parser.add_argument(option, action="append", default=[])
+    for option in ("--seeds", "--steps", "--device", "--jobs", "-o"):
+        parser.add_argument(option)
+    parser.add_argument("--mps", action="store_true")
+    found = parser.parse_args(arguments)
+    only = {axis: names.split(",") for axis, names in (text.split("=") for text in found.only)}
+    study = read_study(ROOT / found.file)
+    numbers = {axis: getattr(found, axis) for axis in ("seeds", "steps") if getattr(found, axis)}
+    study = replace(study, **{axis: tuple(map(int, text.split(","))) for axis, text in numbers.items()})
+    roots = dict(text.split("=") for text in found.root)
+    return [job.id for job in make_plan(study, roots, dict(map(parse_setting, found.set)), only)]
+
+
+@pytest.mark.parametrize("name", [one.stem for one in sorted(RESULTS.glob("*.csv"))])
+def test_the_jobs_are_those_of_the_results(name, tmp_path):
+    *runs, join = commands(name, tmp_path)
+    jobs = [job for arguments in runs for job in planned(arguments[2:])]
+    assert len(jobs) == len(set(jobs))
+    with (RESULTS / f"{name}.csv").open(newline="") as file:
+        columns = ("data", "model", "optimiser", "steps", "arm", "seed")
+        there = {".".join(row[column] for column in columns) for row in csv.DictReader(file)}
+    assert set(jobs) == there
+    assert join[:2] == ["study", "table"]
+    assert join[-1] == f"runs/{name}.csv"
+
+
+def test_an_unknown_name_is_an_error(tmp_path):
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        commands("nothing", tmp_path)
+    assert error.value.stderr == "there is no study nothing in studies/reproduce.sh\n"
