@@ -1,5 +1,6 @@
 """Studies in processes and folders: resumed, interrupted, with jobs that fail; and the commands."""
 
+import csv
 import json
 import multiprocessing
 import os
@@ -76,6 +77,16 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert table.code == 0
     assert "2 of 5 jobs failed" in table.err
     assert "| scenes | fcn | adamw | 3 | paper | context |" in (tmp_path / "table.md").read_text()
+    joined = tmp_path / "joined.csv"
+    wide = cacseg("table", folder, "--wide", "--only", "arms=plain,paper", "--only", "seeds=0", "--csv", joined)
+    assert (wide.code, "broken" in wide.out) == (0, False)
+    assert len(joined.read_text().splitlines()) == 1 + 1 + 4
+    assert "failed" not in cacseg("table", joined).err
+    assert "is one of the files that are read" in cacseg("table", joined, "--csv", joined).err
+    assert "is one of the files that are read" in cacseg("classes", folder, "--csv", folder / "classes.csv").err
+    assert cacseg("classes", folder, "--only", "arms=paper", "--csv", tmp_path / "classes.csv").code == 0
+    with (tmp_path / "classes.csv").open(newline="") as file:
+        assert {row["arm"] for row in csv.DictReader(file)} == {"paper"}
     drawn = cacseg("plot", folder)
     assert drawn.out.strip() == str(folder / "differences.png")
     assert (folder / "differences.png").read_bytes().startswith(b"\x89PNG")
