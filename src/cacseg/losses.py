@@ -99,6 +99,8 @@ class ContextLoss(nn.Module):
         if relation_weight != 0.0:
             self.weights["relation"] = relation_weight
         for name, value in self.weights.items():
+            if not isinstance(value, int | float):
+                raise TypeError(f"the weight of the {name} term must be a number; got {value!r}.")
             if not 0.0 <= value < float("inf"):
                 raise ValueError(f"the weight of the {name} term must be finite and not negative; got {value}.")
         self.distillation = distillation

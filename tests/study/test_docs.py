@@ -21,10 +21,13 @@ PAGE = (DOCS / "study.md").read_text()
 
 
 def test_the_study_on_the_page_can_be_planned():
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, own_data = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     jobs = make_plan(parse_study(tomllib.loads(text)), {"camvid": "somewhere"})
     assert len(jobs) == 2 * 2 * 3
     assert {job.held_out for job in jobs} == {0.2}
+    content = tomllib.loads(text) | tomllib.loads(own_data)
+    jobs = make_plan(parse_study(content), {"mine": "my_data"})
+    assert {(job.config.data.name, job.config.data.root) for job in jobs} == {("folder", "my_data")}
 
 
 def test_the_columns_and_axes_on_the_page():

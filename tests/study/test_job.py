@@ -8,8 +8,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import study_runs
 from cacseg.engine.evaluate import evaluate
+from cacseg.engine.resident import load_resident
 from cacseg.recipes.build import make_model, open_split
 from cacseg.recipes.config import change
+from cacseg.study import job as job_module
 from cacseg.study import training
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.job import load_data, run_job, score_model
@@ -46,6 +48,22 @@ def test_a_record_holds_everything(data):
     assert 0.0 < plain["answers"]["plain"]["miou"] < 100.0
     assert plain["peak_mib"] is None
     assert plain["versions"]["torch"] == torch.__version__
+
+
+def test_other_data_have_another_digest(data):
+    again = load_data(PLAN[0].config, None, CPU)
+    other = load_data(change(PLAN[0].config, {"data.val_length": 5}), None, CPU)
+    assert data.digest == again.digest != other.digest
+
+
+def test_data_without_a_labelled_pixel(monkeypatch):
+    def unlabelled(*arguments):
+        split = load_resident(*arguments)
+        return replace(split, labels=torch.full_like(split.labels, split.ignore_index))
+
+    monkeypatch.setattr(job_module, "load_resident", unlabelled)
+    with pytest.raises(ValueError, match=r"no pixel of the split 'train' is labelled: all are 255, which is ignored"):
+        load_data(PLAN[0].config, None, CPU)
 
 
 def test_a_job_repeated_gives_the_same(data):

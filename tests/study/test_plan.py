@@ -7,9 +7,11 @@ import pytest
 
 from cacseg.presets import PRESETS
 from cacseg.recipes.config import change
+from cacseg.recipes.files import read_recipe
 from cacseg.recipes.named import find_recipe
 from cacseg.study.file import read_study
 from cacseg.study.plan import check_supported, digest_of, make_plan
+from cacseg.study.results import write_record
 from cacseg.study.splits import hold_out
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -74,8 +76,31 @@ def test_what_is_wrong_is_said_before_anything_runs(arguments, words):
 
 
 def test_data_need_their_folder():
-    with pytest.raises(ValueError, match="'msrc21' needs its folder: --root msrc21=PATH"):
+    with pytest.raises(ValueError, match="'msrc21' needs its folder: --root msrc21=PATH; --root has camvid"):
         make_plan(read_study(STUDIES / "presets.toml"), {"camvid": "x"})
+
+
+def test_two_folders_of_ones_own_in_one_study():
+    study = read_study(STUDIES / "trained.toml")
+    camvid = study.data["camvid_held_out"]
+    study = replace(study, data={"mine": camvid, "yours": camvid})
+    jobs = make_plan(study, {"mine": "here", "yours": "there"})
+    assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}
+    jobs = make_plan(study, {"mine": "here", "camvid": "there"})
+    assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}
+    with pytest.raises(
+        ValueError, match=r"'yours' needs its folder: --root yours=PATH \(or camvid=PATH\); --root has mine"
+    ):
+        make_plan(study, {"mine": "here"})
+
+
+def test_arms_must_differ():
+    with pytest.raises(ValueError, match=r"the arms 'plain' and 'paper' are the same in synthetic\.fcn\.adamw"):
+        make_plan(SYNTHETIC, settings={"model.classifier": "plain"})
+    for first, second in zip(*[iter(make_plan(SYNTHETIC))] * 2, strict=True):
+        assert first.shared == second.shared  # without what arms set
+    changed = make_plan(SYNTHETIC, settings={"training.batch": 3})
+    assert changed[0].shared != make_plan(SYNTHETIC)[0].shared
 
 
 def test_digests_tell_settings_apart_and_nothing_else(tmp_path):
@@ -117,3 +142,9 @@ def test_a_digest_sees_what_a_preset_fills_in_and_only_where_one_does(monkeypatc
     assert digest_of(change(plain, {"model.preset": "paper"}), None) == digest_of(plain, None) != before
     monkeypatch.setitem(PRESETS, "released", PRESETS["paper"])
     assert digest_of(released, None) != before
+
+
+def test_a_job_can_be_trained_by_itself(tmp_path):
+    job = make_plan(SYNTHETIC)[1]
+    write_record(tmp_path, {**job.describe(), "status": "done"})
+    assert read_recipe(tmp_path / "jobs" / f"{job.id}.json") == (job.id, job.config)

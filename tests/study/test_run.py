@@ -4,15 +4,18 @@ import csv
 import json
 import multiprocessing
 import os
+from dataclasses import replace
 
 import pytest
 
 import study_runs
+from cacseg.cli import _study_display
 from cacseg.study import pool
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.mps import mps_service
 from cacseg.study.plan import make_plan
-from cacseg.study.pool import Failed, Finished
+from cacseg.study.pool import Failed, Finished, Stepped
+from cacseg.study.results import write_record
 from cacseg.study.run import look_at, run_study
 from command_line import run as command
 
@@ -66,7 +69,7 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     broken = cacseg(*once, "--seeds", "0,1", "--only", "arms=plain,broken")
     assert broken.code == 1
     assert "2 of 4 jobs done" in broken.out
-    assert "error: scenes.fcn.adamw.3.broken.0: " in broken.err
+    assert "error: scenes.fcn.adamw.3.broken.0 and 1 more: " in broken.err
     assert "more than 1 value per channel" in broken.err
     failed = json.loads((folder / "jobs" / "scenes.fcn.adamw.3.broken.1.json").read_text())
     assert failed["status"] == "failed"
@@ -83,6 +86,8 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert len(joined.read_text().splitlines()) == 1 + 1 + 4
     assert "failed" not in cacseg("table", joined).err
     assert "is one of the files that are read" in cacseg("table", joined, "--csv", joined).err
+    assert "--markdown must be a file whose name ends in .md" in cacseg("table", joined, "--markdown", joined).err
+    assert "no result of the arm 'none'" in cacseg("classes", folder, "--baseline", "none").err
     assert "is one of the files that are read" in cacseg("classes", folder, "--csv", folder / "classes.csv").err
     assert cacseg("classes", folder, "--only", "arms=paper", "--csv", tmp_path / "classes.csv").code == 0
     with (tmp_path / "classes.csv").open(newline="") as file:
@@ -92,12 +97,47 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert (folder / "differences.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_folder_takes_only_what_can_be_compared(tmp_path):
+    def planned(**arguments):
+        return make_plan(parse_study(tomllib.loads(study_runs.SMALL)), **arguments)
+
+    def record(job):
+        return {**job.describe(), "status": "done", "own_answer": "plain", "answers": {"plain": {"miou": 1.0}}}
+
+    write_record(tmp_path, record(PLAN[0]))
+    assert [job.arm for job in look_at(tmp_path, PLAN).jobs] == ["paper"]
+    other_seed = [replace(job, seed=1) for job in planned(settings={"training.batch": 3})]
+    with pytest.raises(ValueError, match=r"plain\.0\.json was made with other settings \(training\.batch was 2, now 3"):
+        look_at(tmp_path, other_seed[:1])
+    with pytest.raises(ValueError, match=r"other settings than 'paper' would have beside it \(.*training\.batch was 2"):
+        look_at(tmp_path, other_seed[1:])
+    write_record(tmp_path, {**record(PLAN[1]), "status": "failed"})
+    assert [job.arm for job in look_at(tmp_path, PLAN).jobs] == ["paper"]
+
+
+def test_what_a_log_file_sees(monkeypatch):
+    said, now = [], [0.0]
+    monkeypatch.setattr(_study_display.messages, "print", lambda text, **_: said.append(text))
+    monkeypatch.setattr(_study_display.time, "monotonic", lambda: now[0])
+    with _study_display.Display(PLAN) as display:
+        now[0] = 30.0
+        display.report(PLAN[0], Stepped(1))
+        assert said == []
+        now[0] = 90.0
+        display.report(PLAN[0], Stepped(1))
+        assert said == ["     2/6 steps, 0.0 a second, 0:03:00 left"]
+        display.report(PLAN[0], Failed("ValueError: no"))  # whose third step will never be done
+        assert said[1] == "   1/2 scenes.fcn.adamw.3.plain.0  FAILED (ValueError: no), 0.0 steps/s in all"
+        assert (display.steps, display.total, display.failed) == (2, 5, 1)
+
+
 def test_a_mistyped_option_is_explained(study_file, capsys, monkeypatch):
     for option, words in (
         (("--only", "arm=plain"), "there is no axis 'arm'. Did you mean 'arms'?"),
         (("--root", "scenes"), "--root must be NAME=VALUE; got 'scenes'"),
         (("--seeds", "one"), "--seeds must be whole numbers between commas; got 'one'"),
         (("--mps", "--device", "cpu"), "--mps is for CUDA devices"),
+        (("--set", "model.classifier=plain"), "the arms 'plain' and 'paper' are the same in scenes.fcn.adamw"),
     ):
         done = command("study", "run", study_file, *option, capsys=capsys, monkeypatch=monkeypatch)
         assert done.code == 2

@@ -105,11 +105,19 @@ def test_pixel_accuracy_is_paired_as_well():
     assert of(summarise([*PLAIN, *none]), "better", "context").pixels is None
 
 
-def test_results_of_different_settings_are_not_averaged():
-    with pytest.raises(
-        ValueError, match=r"runs of 'plain' in camvid\.fcn\.adamw\.400 were made with different settings"
+def test_what_differs_is_not_compared():
+    other = record("plain", 2, {"plain": 60.0}, digest="other")
+    with pytest.raises(ValueError, match=r"400\.plain\.0 and .*plain\.2 were made with different settings"):
+        summarise([*PLAIN[:2], other])
+    for key, words in (
+        ("images", "were scored on different numbers of images"),
+        ("data_digest", "saw different data"),
+        ("shared", "differ in more than the arm's settings"),
     ):
-        summarise([*PLAIN[:2], record("plain", 2, {"plain": 60.0}, digest="other")])
+        plain, better = [{**one, key: "1"} for one in PLAIN], [{**one, key: "2"} for one in BETTER]
+        with pytest.raises(ValueError, match=rf"plain\.0 and .*better\.0 {words} and cannot be compared"):
+            summarise([*plain, *better])
+        summarise([*plain, *({**one, key: None} for one in BETTER)])  # not known of all
 
 
 def test_failed_jobs_take_no_part():
@@ -185,6 +193,47 @@ def test_the_csv_alone_says_the_same(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match=r"other\.csv is no results\.csv of a study"):
         read_records([tmp_path / "other.csv"])
+
+
+def test_files_that_are_not_whole_are_named(tmp_path):
+    write_csv(tmp_path, [*BETTER, *PLAIN])
+    whole = (tmp_path / "results.csv").read_text()
+    header, *lines = whole.splitlines(keepends=True)
+    bad = tmp_path / "bad.csv"
+    for content, words in (
+        (header, r"bad\.csv holds no results"),
+        (header + lines[0] + lines[1][:40], r"bad\.csv, line 3: it must have 20 values\. Is the file cut off"),
+        (header + lines[0], r"bad\.csv lacks the own answer of camvid\.fcn\.adamw\.400\.better\.0"),
+        (whole.replace(",62.0,", ",nan,", 1), r"bad\.csv, line 3: a score must be finite; got nan"),
+        (whole.replace(",62.0,", ",abc,", 1), r"bad\.csv, line 3: could not convert string to float: 'abc'"),
+        (whole + lines[0].replace(",61.0,", ",1.0,"), r"bad\.csv, line 14: the answer 'plain' of .* has two scores"),
+    ):
+        bad.write_text(content)
+        with pytest.raises(ValueError, match=words):
+            read_records([bad])
+    bad.write_bytes(b"\x89PNG\xff\x00")
+    with pytest.raises(ValueError, match=r"bad\.csv is no results\.csv of a study"):
+        read_records([bad])
+    with pytest.raises(FileNotFoundError, match=r"there is no .*nowhere\.csv"):
+        read_records([tmp_path / "nowhere.csv"])
+    (tmp_path / "bom.csv").write_text(whole, encoding="utf-8-sig")
+    assert len(read_records([tmp_path / "bom.csv"])) == 6
+
+
+def test_records_that_are_none_are_named(tmp_path):
+    write_record(tmp_path, PLAIN[0])
+    path = tmp_path / "jobs" / f"{PLAIN[0]['id']}.json"
+    for content, words in (
+        ('{"format": "cacseg job 1"}', "it lacks 'id'"),
+        (path.read_text().replace('"seed"', '"sed"'), "it lacks seed"),
+        (path.read_text().replace("plain.0", "plain.7"), r"it is of the job camvid\.fcn\.adamw\.400\.plain\.7"),
+    ):
+        path.write_text(content)
+        with pytest.raises(ValueError, match=rf"plain\.0\.json is no record of a job \({words}\)\. Remove it"):
+            read_records([tmp_path])
+        write_record(tmp_path, PLAIN[0])
+    with pytest.raises(FileNotFoundError, match=rf"Did you mean {tmp_path}"):
+        read_records([tmp_path / "jobs"])
 
 
 def test_tables():

@@ -16,7 +16,8 @@ def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
 
 
 def lists(option: str, texts: list[str] | None) -> dict[str, list[str]]:
-    return {name: value.replace("+", ",").split(",") for name, value in pairs(option, texts).items()}
+    found = pairs(option, texts)
+    return {name: [one.strip() for one in value.replace("+", ",").split(",")] for name, value in found.items()}
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:

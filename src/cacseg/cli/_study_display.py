@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,26 +16,30 @@ if TYPE_CHECKING:
     from cacseg.study.pool import Message
 
 
+QUIET = 60.0  # seconds after which a log file gets a line, whether a job has ended or not
+
+
 class Display:
-    """A line for each job that ends; on a terminal a bar below them, in steps of all jobs."""
+    """A line for each job that ends; on a terminal a bar below them, elsewhere a line a minute, of all jobs."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs, self.done, self.steps = len(jobs), 0, 0
         self.total = sum(job.steps for job in jobs)
         self.begun: dict[str, int] = {}
         self.warned: set[str] = set()
-        self.start = time.monotonic()
+        self.failed = 0
+        self.start = self.told = time.monotonic()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total} steps, {task.fields[rate]:.0f} a second"),
+            TextColumn("{task.completed}/{task.total} steps, {task.fields[rate]} a second"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=messages,
             transient=True,
             disable=not messages.is_terminal,
         )
-        self.task = self.bar.add_task(f"0/{self.jobs} jobs", total=self.total, rate=0.0)
+        self.task = self.bar.add_task(f"0/{self.jobs} jobs", total=self.total, rate="0")
 
     def __enter__(self) -> Display:
         self.bar.start()
@@ -47,20 +52,33 @@ class Display:
         self.bar.stop()
 
     def report(self, job: Job, message: Message) -> None:
-        from cacseg.study.pool import Stepped
+        from cacseg.study.pool import Failed, Stepped
 
         if isinstance(message, Stepped):
             self.begun[job.id] = self.begun.get(job.id, 0) + message.steps
             self.steps += message.steps
         else:
-            self.steps += job.steps - self.begun.get(job.id, 0)  # those that a failed one did not do
+            self.total -= job.steps - self.begun.get(job.id, 0)  # those that a failed one did not do
             self.done += 1
-            rate = self.steps / (time.monotonic() - self.start)
-            line = f"{self.done:4d}/{self.jobs} {job.id}  {_words(message)}, {rate:.0f} steps/s in all"
-            messages.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.failed += isinstance(message, Failed)
+            self._say(f"{self.done:4d}/{self.jobs} {job.id}  {_words(message)}, {self._rate()} steps/s in all")
             self._warn(message)
-        rate = self.steps / (time.monotonic() - self.start)
-        self.bar.update(self.task, completed=self.steps, description=f"{self.done}/{self.jobs} jobs", rate=rate)
+        if not messages.is_terminal and time.monotonic() - self.told > QUIET:
+            self._say(f"     {self.steps}/{self.total} steps, {self._rate()} a second, {self._left()} left")
+        words = f"{self.done}/{self.jobs} jobs"
+        self.bar.update(self.task, completed=self.steps, total=self.total, description=words, rate=self._rate())
+
+    def _say(self, line: str) -> None:
+        self.told = time.monotonic()
+        messages.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _rate(self) -> str:
+        rate = self.steps / max(time.monotonic() - self.start, 1e-9)
+        return f"{rate:.0f}" if rate >= 10.0 else f"{rate:.1f}"
+
+    def _left(self) -> str:
+        seconds = (time.monotonic() - self.start) * (self.total - self.steps) / max(self.steps, 1)
+        return str(timedelta(seconds=round(seconds)))
 
     def _warn(self, message: Message) -> None:
         """What a job was warned of, once in a study."""

@@ -41,7 +41,7 @@ def run(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of every job, before all others. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of every job; wins over the study's. Repeatable."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -99,17 +99,23 @@ for view in (table, classes, plot):
 def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool, graphs: bool) -> None:
     from cacseg.study.pool import start_server
 
-    start_server()
-    with messages.status("looking at data, models and devices"):
-        from cacseg.engine.device import choose_device
-        from cacseg.study.mps import mps_service
-        from cacseg.study.run import check_jobs, look_at, run_study
+    try:
+        start_server()
+        with messages.status("looking at data, models and devices"):
+            from cacseg.engine.device import choose_device
+            from cacseg.study.mps import mps_service
+            from cacseg.study.run import check_jobs, look_at, run_study
 
-        chosen = choose_device(device_name)
-        if chosen.type not in ("cpu", "cuda"):
-            chosen = choose_device("cpu")
-        todo = look_at(folder, plan).jobs
-        check_jobs(todo)
+            chosen = choose_device(device_name)
+            if chosen.type not in ("cpu", "cuda"):
+                if device_name != "auto":
+                    raise ValueError(f"--device must be cuda, cuda:N or cpu in a study; got {device_name!r}.")
+                chosen = choose_device("cpu")
+            todo = look_at(folder, plan).jobs
+            check_jobs(todo)
+    except KeyboardInterrupt:
+        note("stopped before the first job")
+        raise typer.Exit(STOPPED) from None
     if mps and chosen.type != "cuda":
         raise ValueError(f"--mps is for CUDA devices; this study would run on {chosen}. Leave it out.")
     workers = min(jobs or _default_jobs(chosen.type), max(1, len(todo)))
@@ -130,16 +136,25 @@ def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps:
             )
         except KeyboardInterrupt:
             display.close()
-            note(f"stopped: {display.done} of {len(todo)} jobs are done; the same command runs the rest")
+            ended = display.done - display.failed
+            note(f"stopped: {ended} of {len(todo)} jobs are done; the same command runs the rest")
             raise typer.Exit(STOPPED) from None
     failed = [record for record in records if record["status"] == "failed"]
-    for record in failed:
-        fail(f"{record['id']}: {record['error']}")
-    say(
-        f"{folder}: {len(records) - len(failed)} of {len(records)} jobs done; look at them: cacseg study table {folder}"
-    )
+    for error, ids in _grouped(failed).items():
+        fail(f"{ids[0]}{f' and {len(ids) - 1} more' if len(ids) > 1 else ''}: {error}")
+    done = len(records) - len(failed)
+    hint = f"; look at them: cacseg study table {folder}" if done else ""
+    say(f"{folder}: {done} of {len(records)} jobs done{hint}")
     if failed:
         raise typer.Exit(1)
+
+
+def _grouped(failed: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The jobs that failed, by what went wrong."""
+    found: dict[str, list[str]] = {}
+    for record in failed:
+        found.setdefault(record["error"], []).append(record["id"])
+    return found
 
 
 @contextmanager

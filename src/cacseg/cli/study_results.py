@@ -56,7 +56,8 @@ def table(
     from cacseg.study.tables import arms_table, pooled_table, wide_table
     from cacseg.study.tables import markdown as in_markdown
 
-    _check_not_among("--csv", joined, folders)
+    _check_place("--csv", joined, ".csv", folders)
+    _check_place("--markdown", markdown, ".md", folders)
     records = part_of(read_records(folders), lists("--only", only))
     base = baseline_of(records, baseline)
     lines = summarise(records, base)
@@ -73,7 +74,7 @@ def table(
 
 def classes(
     folders: Classes,
-    baseline: Annotated[str, typer.Option(help="The arm that comes first.")] = "plain",
+    baseline: Annotated[str | None, typer.Option(help="The arm that comes first; plain by default.")] = None,
     only: Part = None,
     markdown: Markdown = None,
     joined: Annotated[
@@ -86,7 +87,8 @@ def classes(
     from cacseg.study.results import part_of, write_rows
     from cacseg.study.tables import markdown as in_markdown
 
-    _check_not_among("--csv", joined, folders)
+    _check_place("--csv", joined, ".csv", folders)
+    _check_place("--markdown", markdown, ".md", folders)
     rows = part_of(read_classes(folders), lists("--only", only))
     tables = classes_tables(rows, baseline)
     _draw(tables)
@@ -96,11 +98,13 @@ def classes(
         write_rows(joined, COLUMNS, rows)
 
 
-def _check_not_among(option: str, path: Path | None, sources: Sequence[Path]) -> None:
-    """What is read is never overwritten."""
-    if path is not None and any(
-        path.resolve() in (source.resolve(), *map(Path.resolve, source.glob("*.csv"))) for source in sources
-    ):
+def _check_place(option: str, path: Path | None, suffix: str, sources: Sequence[Path]) -> None:
+    """What is read is never overwritten, nor a file of another kind."""
+    if path is None:
+        return
+    if path.suffix.lower() != suffix:
+        raise ValueError(f"{option} must be a file whose name ends in {suffix}; got {path}.")
+    if any(path.resolve() in (source.resolve(), *map(Path.resolve, source.glob("*.csv"))) for source in sources):
         raise ValueError(f"{option} {path} is one of the files that are read. Give another name.")
 
 
@@ -136,6 +140,6 @@ def plot(
     records = part_of(read_records(folders), lists("--only", only))
     base = baseline_of(records, baseline)
     names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))
-    picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lstrip("."))
+    picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lower().lstrip("."))
     write_file(path, picture)
     say(str(path))

@@ -17,8 +17,8 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A name of --list, the config.json of an earlier run, or a file that --print-config wrote. With "
-            "--resume it may be left out."
+            help="A name of --list, the config.json of an earlier run, a job of a study, or what --print-config "
+            "wrote. With --resume it may be left out."
         ),
     ] = None,
     settings: Annotated[

@@ -68,7 +68,7 @@ def read_config(path: str | Path) -> SavedConfig:
 
 
 def read_recipe(path: str | Path) -> tuple[str, Config]:
-    """A name and a configuration to start a run with: those of an earlier run, or what --print-config printed."""
+    """A name and a configuration to start a run with: of an earlier run, a study's job, or --print-config."""
     path = Path(path)
     if path.is_file():
         try:
@@ -77,6 +77,8 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
             raise ValueError(f"{path} is no JSON ({error}).") from error
         if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
             return path.stem, validated(content)
+        if isinstance(content, dict) and content.get("format") == "cacseg job 1":
+            return str(content.get("id", path.stem)), validated(content["config"])
     saved = read_config(path)
     return saved.recipe, saved.config
 

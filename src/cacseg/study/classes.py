@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cacseg.study.results import Record, read_records, write_rows
-from cacseg.study.summary import Cell
+from cacseg.study.results import Record, read_records, read_rows, write_rows
+from cacseg.study.summary import Cell, check_comparable
 from cacseg.study.tables import TextTable
 
 CSV = "classes.csv"
@@ -40,7 +39,7 @@ def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:
     """The rows of folders of studies, or of their classes.csv; what is in two of them counts once."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in map(Path, sources):
-        for row in _read_csv(path) if path.suffix == ".csv" else class_rows(read_records([path])):
+        for row in _read_csv(path) if path.suffix == ".csv" else class_rows(_comparable(path)):
             key = tuple(row[name] for name in COLUMNS if name != "iou")
             if found.setdefault(key, row)["iou"] != row["iou"]:
                 job = ".".join(str(row[name]) for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
@@ -51,34 +50,42 @@ def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def _comparable(folder: Path) -> list[Record]:
+    records = read_records([folder])
+    check_comparable(records)
+    return records
+
+
 def _read_csv(path: Path) -> list[dict[str, Any]]:
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise ValueError(
-                f"{path} is no classes.csv of a study: its columns must be {', '.join(COLUMNS)}. Give the folder."
-            )
-        return [
-            {**row, "steps": int(row["steps"]), "seed": int(row["seed"]), "iou": float(row["iou"])} for row in reader
-        ]
+    found: list[dict[str, Any]] = []
+    for line, row in enumerate(read_rows(path, COLUMNS, f"{CSV} of a study"), 2):
+        try:
+            numbers = {"steps": int(row["steps"]), "seed": int(row["seed"]), "iou": float(row["iou"])}
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}. Take the file that `cacseg study` wrote.") from error
+        found.append({**row, **numbers})
+    return found
 
 
-def classes_tables(rows: Sequence[dict[str, Any]], baseline: str) -> list[TextTable]:
+def classes_tables(rows: Sequence[dict[str, Any]], baseline: str | None = None) -> list[TextTable]:
     """One table for each cell: the mean IoU over seeds of each class, in each arm's own answer; the baseline first."""
     own = [row for row in rows if row["own"] == "yes"]
     if not own:
         raise ValueError("there is nothing to compare: no job has ended well.")
+    if baseline is not None and baseline not in (arms := dict.fromkeys(row["arm"] for row in own)):
+        raise ValueError(f"there is no result of the arm {baseline!r}. There is {', '.join(arms)}: --baseline NAME.")
+    baseline = baseline or "plain"
     cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
     for row in own:
         cell = Cell(row["data"], row["model"], row["optimiser"], row["steps"])
         cells.setdefault(cell, {}).setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
     tables = []
     for cell, classes in sorted(cells.items()):
-        arms = sorted({arm for values in classes.values() for arm in values}, key=lambda arm: (arm != baseline, arm))
+        there = sorted({arm for values in classes.values() for arm in values}, key=lambda arm: (arm != baseline, arm))
         means = [
-            [name, *(f"{statistics.fmean(values[arm]):.1f}" if arm in values else "" for arm in arms)]
+            [name, *(f"{statistics.fmean(values[arm]):.1f}" if arm in values else "" for arm in there)]
             for name, values in classes.items()
         ]
         title = f"IoU in percent, {', '.join(str(part) for part in cell)} steps"
-        tables.append(TextTable(title, ["class", *arms], means, words=1))
+        tables.append(TextTable(title, ["class", *there], means, words=1))
     return tables

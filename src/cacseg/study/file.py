@@ -55,9 +55,11 @@ def read_study(path: str | Path) -> Study:
     """The study of a file; an error names the file and what in it is wrong."""
     path = Path(path)
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no study {path}.") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder. Give one of the TOML files in it.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML ({error}).") from error
     try:
@@ -71,11 +73,12 @@ def parse_study(content: Mapping[str, Any]) -> Study:
     check_known("key", content, _KEYS)
     missing = [key for key in _KEYS if key not in content and key != "settings"]
     if missing:
-        raise ValueError(f"a study needs {', '.join(_KEYS)}; {', '.join(missing)} is missing.")
+        needed = ", ".join(key for key in _KEYS if key != "settings")
+        raise ValueError(f"a study needs {needed}; {', '.join(missing)} is missing.")
     name, arms = content["name"], _choices(content, "arms")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"name must be of letters, digits, '_' and '-'; got {name!r}.")
-    check_known("baseline", [content["baseline"]], arms)
+    check_known("baseline", [str(content["baseline"])], arms)
     return Study(
         name=name,
         baseline=content["baseline"],

@@ -7,10 +7,12 @@ The settings are those of `cacseg train`, the data pipeline is not: crops are cu
 
 from __future__ import annotations
 
+import hashlib
 import math
 import platform
 import time
 import warnings
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -41,6 +43,7 @@ class JobData(NamedTuple):
     train: Resident
     scored: Resident
     split: str  # what the scored images are, in words
+    digest: str  # of both splits' labels: other data have another
 
 
 def load_data(config: Config, held_out: float | None, device: torch.device) -> JobData:
@@ -52,7 +55,22 @@ def load_data(config: Config, held_out: float | None, device: torch.device) -> J
         indices = list(range(len(scored)))
     else:
         (train, indices), scored, words = hold_out(len(source), held_out), source, f"{source.split}, held out"
-    return JobData(source, load_resident(source, train, device), load_resident(scored, indices, device), words)
+    splits = load_resident(source, train, device), load_resident(scored, indices, device)
+    for split, name in zip(splits, (source.split, words), strict=True):
+        if bool((split.labels == split.ignore_index).all()):
+            raise ValueError(
+                f"no pixel of the split {name!r} is labelled: all are {split.ignore_index}, which is ignored. Look at "
+                "the files: cacseg data check."
+            )
+    return JobData(source, *splits, words, _digest(source, splits))
+
+
+def _digest(source: SegmentationData, splits: Sequence[Resident]) -> str:
+    found = hashlib.blake2b("\n".join(source.class_names).encode(), digest_size=8)
+    for split in splits:
+        found.update(split.sizes.tobytes())
+        found.update(split.labels.cpu().numpy().tobytes())
+    return found.hexdigest()
 
 
 def run_job(
@@ -79,6 +97,7 @@ def run_job(
         "status": "diverged" if trained.diverged else "done",
         "steps_done": trained.steps,
         "split": data.split,
+        "data_digest": data.digest,
         "images": len(data.scored),
         "images_trained_on": len(data.train),
         "class_names": list(data.source.class_names),

@@ -47,6 +47,7 @@ class Job:
     held_out: float | None
     config: Config
     digest: str  # of every setting that matters, but the seed, and of the weights that it starts from
+    shared: str  # the same without what the arm sets
 
     @property
     def id(self) -> str:
@@ -79,13 +80,13 @@ def make_plan(
     ):
         choice = study.data[data]
         layers = (study.settings, choice.settings, study.models[model], study.optimisers[optimiser], study.arms[arm])
-        merged = {key: value for layer in layers for key, value in layer.items()}
-        merged |= {"schedule.steps": int(steps), "training.seed": int(seed), **settings}
+        decided = {"schedule.steps": int(steps), "training.seed": int(seed), **settings}
         where = f"{data}.{model}.{optimiser}.{steps}.{arm}"
         try:
-            config = _with_root(change(find_recipe(choice.recipe), merged), roots)
+            config = _with_root(change(find_recipe(choice.recipe), _merged(*layers, decided)), data, roots)
             check_supported(config)
             digest = digest_of(config, choice.held_out)
+            shared = digest_of(change(find_recipe(choice.recipe), _merged(*layers[:-1], decided)), choice.held_out)
         except (ValueError, OSError) as error:
             raise ValueError(f"{where}: {error}") from error
         jobs.append(
@@ -101,12 +102,31 @@ def make_plan(
                 held_out=choice.held_out,
                 config=config,
                 digest=digest,
+                shared=shared,
             )
         )
-    used = {find_recipe(choice.recipe).data.name for choice in study.data.values()}
+    used = {find_recipe(choice.recipe).data.name for choice in study.data.values()} | set(study.data)
     used |= {job.config.data.name for job in jobs}
     check_known("data set (of --root)", roots, sorted(used))
+    _check_different(jobs)
     return sorted(jobs, key=lambda job: (study.seeds.index(job.seed), -job.steps))
+
+
+def _merged(*layers: Settings) -> dict[str, Any]:
+    """Later ones win."""
+    return {key: value for layer in layers for key, value in layer.items()}
+
+
+def _check_different(jobs: Iterable[Job]) -> None:
+    """No two arms of a cell are the same run."""
+    seen: dict[tuple[Any, ...], Job] = {}
+    for job in jobs:
+        other = seen.setdefault((job.data, job.model, job.optimiser, job.steps, job.seed, job.digest), job)
+        if other.arm != job.arm:
+            raise ValueError(
+                f"the arms {other.arm!r} and {job.arm!r} are the same in {job.data}.{job.model}.{job.optimiser}. Does "
+                "--set undo what they set?"
+            )
 
 
 def check_supported(config: Config) -> None:
@@ -142,14 +162,17 @@ def _content(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
-def _with_root(config: Config, roots: Mapping[str, str]) -> Config:
-    """The configuration with the folder of its data set."""
+def _with_root(config: Config, choice: str, roots: Mapping[str, str]) -> Config:
+    """The configuration with the folder of its data set, by the study's name of it or by its own."""
     name = config.data.name
     if name == "synthetic":
         return config
-    if name not in roots:
-        raise ValueError(f"the data set {name!r} needs its folder: --root {name}=PATH.")
-    return change(config, {"data.root": roots[name]})
+    root = roots.get(choice, roots.get(name))
+    if root is None:
+        given = f"; --root has {', '.join(roots)}" if roots else ""
+        names = f"{choice}=PATH (or {name}=PATH)" if choice != name else f"{name}=PATH"
+        raise ValueError(f"the data set {choice!r} needs its folder: --root {names}{given}.")
+    return change(config, {"data.root": root})
 
 
 def _chosen(study: Study, only: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -14,7 +14,7 @@ from cacseg.study.summary import GOAL, Line, own_lines
 
 # Okabe and Ito's colours, told apart by colour-blind readers; markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vP*"
+MARKERS = "osD^vP"  # one fewer than colours, so that both repeat together after 42
 FORMATS = ("png", "svg", "pdf")
 
 Variant = tuple[str, str]  # model and optimiser, told apart by colour within a panel
@@ -37,7 +37,10 @@ def difference_picture(lines: Sequence[Line], baseline: str, title: str, format:
     variants = sorted({(line.cell.model, line.cell.optimiser) for line in own})
     row = 0.16 * len(variants) + 0.14  # inches
     figure = Figure(
-        figsize=(1.6 + 3.4 * columns, 1.5 + 0.12 * len(variants) + rows * (row * len(arms) + 0.45)),
+        figsize=(
+            1.2 + 0.07 * max(map(len, arms), default=0) + 3.4 * columns,
+            1.5 + 0.12 * len(variants) + rows * (row * len(arms) + 0.45),
+        ),
         dpi=130,
         layout="constrained",
     )

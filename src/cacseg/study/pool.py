@@ -53,7 +53,11 @@ def start_server() -> None:
         from multiprocessing import forkserver
 
         multiprocessing.set_forkserver_preload([_WORK])
-        forkserver.ensure_running()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the server keeps: Ctrl-C is for this process
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def run_jobs(

@@ -17,6 +17,7 @@ Record = dict[str, Any]  # what `study.job.run_job` gives
 
 JOBS, CSV = "jobs", "results.csv"
 # What a study goes over, and where a record says it.
+_NEEDED = ("study", "baseline", "data", "model", "optimiser", "steps", "arm", "seed", "status", "digest", "config")
 AXES = {"data": "data", "models": "model", "optimisers": "optimiser", "steps": "steps", "arms": "arm", "seeds": "seed"}
 COLUMNS = (
     *("study", "baseline", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer", "own"),
@@ -37,8 +38,19 @@ def read_record(path: Path) -> Record:
         record = json.loads(path.read_text())
         if record["format"] != "cacseg job 1":
             raise ValueError(f"its format is {record['format']!r}, not 'cacseg job 1'")
+        if record["id"] != path.stem:
+            raise ValueError(f"it is of the job {record['id']}")
+        missing = [key for key in _NEEDED if key not in record]
+        if record["status"] != "failed":
+            missing += [key for key in ("own_answer", "answers") if key not in record]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing)}")
         return record
-    except (ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        raise ValueError(
+            f"{path} is no record of a job (it lacks {error}). Remove it, and the job runs again."
+        ) from error
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is no record of a job ({error}). Remove it, and the job runs again.") from error
 
 
@@ -92,30 +104,60 @@ def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
         return
     paths = sorted((source / JOBS).glob("*.json"))
     if not paths:
-        raise FileNotFoundError(f"{source} holds no results of a study: there is no {source / JOBS}/*.json.")
+        hint = f" Did you mean {source.parent}?" if source.name == JOBS else ""
+        raise FileNotFoundError(f"{source} holds no results of a study: there is no {source / JOBS}/*.json.{hint}")
     for path in paths:
         yield path, read_record(path)
 
 
 def read_csv(path: Path) -> list[Record]:
     """What summaries need of the jobs in a results.csv."""
-    with path.open(newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            raise ValueError(f"{path} is no results.csv of a study: its columns must be {', '.join(COLUMNS)}.")
-        found: dict[str, Record] = {}
-        for row in reader:
-            key = ".".join(row[name] for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
-            job: Record = {name: row[name] for name in COLUMNS}
-            record = found.setdefault(
-                key, {**job, "id": key, "steps": int(row["steps"]), "seed": int(row["seed"]), "answers": {}}
-            )
+    found: dict[str, Record] = {}
+    for line, row in enumerate(read_rows(path, COLUMNS, f"{CSV} of a study"), 2):
+        key = ".".join(row[name] for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
+        record = found.setdefault(key, {**row, "id": key, "answers": {}})
+        try:
+            record |= {"steps": int(row["steps"]), "seed": int(row["seed"])}
             if row["answer"]:
                 scores = ("miou", "mean_accuracy", "pixel_accuracy")
-                record["answers"][row["answer"]] = {name: float(row[name]) if row[name] else None for name in scores}
-            if row["own"] == "yes":
-                record["own_answer"] = row["answer"]
-        return list(found.values())
+                values = {name: _finite(row[name]) if row[name] else None for name in scores}
+                if record["answers"].setdefault(row["answer"], values) != values:
+                    raise ValueError(f"the answer {row['answer']!r} of {key} has two scores")
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: {error}. Take the file that `cacseg study` wrote.") from error
+        if row["own"] == "yes":
+            record["own_answer"] = row["answer"]
+    for key, record in found.items():
+        if record["status"] != "failed" and "own_answer" not in record:
+            raise ValueError(f"{path} lacks the own answer of {key}: is it cut off? Take the file that was written.")
+    return list(found.values())
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"a score must be finite; got {text}")
+    return value
+
+
+def read_rows(path: Path, columns: Sequence[str], what: str) -> list[dict[str, str]]:
+    """The rows of a CSV file with these very columns; an error says which file, and which line of it is cut."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            if tuple(reader.fieldnames or ()) != tuple(columns):
+                raise ValueError(f"{path} is no {what}: its columns must be {', '.join(columns)}.")
+            found = list(reader)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no {path}.") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is no {what}: it is no text ({error}).") from error
+    for line, row in enumerate(found, 2):
+        if None in row or None in row.values():
+            raise ValueError(f"{path}, line {line}: it must have {len(columns)} values. Is the file cut off?")
+    if not found:
+        raise ValueError(f"{path} holds no results: it has no line but the names of its columns.")
+    return found
 
 
 def rows(records: Iterable[Record]) -> list[dict[str, Any]]:

@@ -27,18 +27,37 @@ def look_at(folder: Path, plan: Sequence[Job]) -> Todo:
     """What is left to do. A record of other settings than the plan's is an error: results are never mixed."""
     records: dict[str, Record] = {}
     jobs: list[Job] = []
+    _check_others(folder, plan)
     for job in plan:
         path = record_path(folder, job.id)
         record = read_record(path) if path.exists() else None
-        if record is not None and record["status"] != "failed":
-            if record["digest"] != job.digest:
-                raise ValueError(
-                    f"{path} was made with other settings ({_changed(record, job)}). Choose another folder."
-                )
-            records[job.id] = record
-        else:
+        if record is None or record["status"] == "failed":
             jobs.append(job)
+        else:
+            records[job.id] = record
     return Todo(records, jobs)
+
+
+def _check_others(folder: Path, plan: Sequence[Job]) -> None:
+    """What the folder holds of the plan's cells goes with it: the same arm with any seed, other arms beside it."""
+    planned = {(job.data, job.model, job.optimiser, job.steps, job.arm): job for job in plan}
+    cells = {key[:-1]: job for key, job in planned.items()}
+    for path in sorted((folder / JOBS).glob("*.json")):
+        record = read_record(path)
+        cell = (record["data"], record["model"], record["optimiser"], record["steps"])
+        if record["status"] == "failed" or cell not in cells:
+            continue
+        job = planned.get((*cell, record["arm"]))
+        if job is not None and job.digest != record["digest"]:
+            raise ValueError(
+                f"{path} was made with other settings ({_changed(record, job)}). Choose another folder: -o FOLDER."
+            )
+        beside = cells[cell]
+        if record.get("shared", beside.shared) != beside.shared:
+            raise ValueError(
+                f"{path} was made with other settings than {beside.arm!r} would have beside it "
+                f"({_changed(record, beside)}; what arms set is left aside). Choose another folder: -o FOLDER."
+            )
 
 
 def check_jobs(plan: Sequence[Job]) -> None:

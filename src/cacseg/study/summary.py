@@ -70,14 +70,13 @@ def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Li
     if not ended:
         raise ValueError("there is nothing to compare: no job has ended well.")
     baseline = _baseline(ended, baseline)
+    check_comparable(ended)
     groups: dict[tuple[Cell, str], list[Record]] = {}
     for record in ended:
-        cell = Cell(record["data"], record["model"], record["optimiser"], record["steps"])
-        groups.setdefault((cell, record["arm"]), []).append(record)
+        groups.setdefault((_cell(record), record["arm"]), []).append(record)
     lines: list[Line] = []
     for cell, arm in sorted(groups, key=lambda key: (key[0], key[1] != baseline, key[1])):
         group = groups[cell, arm]
-        _check_one_kind(cell, arm, group)
         lines += _lines(cell, arm, group, groups.get((cell, baseline), []))
     return lines
 
@@ -126,23 +125,54 @@ def _baseline(records: Sequence[Record], given: str | None) -> str:
     arms, stated = {record["arm"] for record in records}, sorted({record["baseline"] for record in records})
     if given is None and len(stated) > 1:
         raise ValueError(f"the studies have different baselines, {', '.join(stated)}. Choose one with --baseline.")
+    if not records:
+        raise ValueError("there is nothing to compare: no job is left.")
     baseline = stated[0] if given is None else given
     if baseline not in arms:
         raise ValueError(f"there is no result of the baseline {baseline!r}. There is {', '.join(sorted(arms))}.")
     return baseline
 
 
-def _check_one_kind(cell: Cell, arm: str, group: Sequence[Record]) -> None:
-    if len({record["digest"] for record in group}) > 1:
-        raise ValueError(
-            f"the runs of {arm!r} in {'.'.join(map(str, cell))} were made with different settings and cannot be put "
-            "together. Give one folder."
-        )
+def check_comparable(records: Iterable[Record]) -> None:
+    """In a cell: runs of an arm have the same settings, and all arms the same images and the same other settings."""
+    arms: dict[tuple[Cell, str], Record] = {}
+    cells: dict[tuple[Cell, str], Record] = {}
+    for record in records:
+        if record["status"] == "failed":
+            continue
+        cell = _cell(record)
+        first = arms.setdefault((cell, record["arm"]), record)
+        if first["digest"] != record["digest"]:
+            raise ValueError(
+                f"{first['id']} and {record['id']} were made with different settings and cannot be put together. "
+                "Leave the ones or the others out: --only, or another folder."
+            )
+        for key, words in _SHARED.items():
+            if record.get(key) is None:  # not in all that was ever written
+                continue
+            first = cells.setdefault((cell, key), record)
+            if str(first[key]) != str(record[key]):
+                raise ValueError(
+                    f"{first['id']} and {record['id']} {words} and cannot be compared. Leave one out: --only, or "
+                    "another folder."
+                )
+
+
+# What all arms of a cell have in common, and what is wrong where they have not.
+_SHARED = {
+    "images": "were scored on different numbers of images",
+    "data_digest": "saw different data",
+    "shared": "differ in more than the arm's settings",
+}
+
+
+def _cell(record: Record) -> Cell:
+    return Cell(record["data"], record["model"], record["optimiser"], record["steps"])
 
 
 def _scores(group: Iterable[Record], measure: str, answer: str | None = None) -> dict[int, float]:
     """By seed, of an answer or of each record's own; without the records that have none."""
-    found = {record["seed"]: record["answers"][answer or record["own_answer"]].get(measure) for record in group}
+    found = {record["seed"]: record["answers"].get(answer or record["own_answer"], {}).get(measure) for record in group}
     return {seed: score for seed, score in found.items() if score is not None}
 
 
@@ -156,6 +186,8 @@ def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]
     found = []
     for answer in group[0]["answers"]:
         scores, pixels = _scores(group, "miou", answer), _scores(group, "pixel_accuracy", answer)
+        if not scores:  # no pixel was labelled
+            continue
         differences = _paired(scores, _scores(base, "miou"))
         pixel_differences = _paired(pixels, _scores(base, "pixel_accuracy"))
         found.append(

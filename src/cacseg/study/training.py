@@ -20,7 +20,7 @@ from cacseg.models import SegmentationModel
 from cacseg.recipes.build import optimiser_of, rate_at, train_transform
 from cacseg.recipes.config import Config
 
-LOOK_EVERY = 100  # steps between two looks at the losses, which wait for the device
+LOOK_EVERY = {"cuda": 100, "cpu": 5}  # steps between two looks at the losses, which wait for the device
 LAST = 50  # steps at the end whose losses are kept
 
 Progress = Callable[[int], None]  # steps done since the last call
@@ -48,12 +48,12 @@ def train_model(
     training = _Training(config, model, split)
     step_once = Replayed(training.step, split.images.device) if graphs else training.step
     losses: list[Tensor] = []  # of the last steps, one number for each term
-    steps = config.schedule.steps
+    steps, every = config.schedule.steps, LOOK_EVERY[split.images.device.type]
     for step in range(steps):
         training.set_rates(rate_at(config.optimiser, config.schedule, step))
         losses.append(step_once().clone())
-        if (step + 1) % LOOK_EVERY == 0 or step + 1 == steps:
-            looked_at = (step % LOOK_EVERY) + 1
+        if (step + 1) % every == 0 or step + 1 == steps:
+            looked_at = (step % every) + 1
             totals = torch.stack(losses[-looked_at:])[:, training.terms.index("total")]
             finite = bool(torch.isfinite(totals).all())
             if progress is not None:
