@@ -16,7 +16,7 @@ from cacseg.study.mps import mps_service
 from cacseg.study.plan import make_plan
 from cacseg.study.pool import Failed, Finished, Stepped
 from cacseg.study.results import write_record
-from cacseg.study.run import look_at, run_study
+from cacseg.study.run import _unless_other_data, look_at, run_study
 from command_line import run as command
 
 PLAN = make_plan(parse_study(tomllib.loads(study_runs.SMALL)))
@@ -113,6 +113,17 @@ def test_a_folder_takes_only_what_can_be_compared(tmp_path):
         look_at(tmp_path, other_seed[1:])
     write_record(tmp_path, {**record(PLAN[1]), "status": "failed"})
     assert [job.arm for job in look_at(tmp_path, PLAN).jobs] == ["paper"]
+
+
+def test_a_job_that_saw_other_data_has_failed():
+    first, second = ({**job.describe(), "data_digest": "one"} for job in PLAN)
+    assert _unless_other_data(Finished(second), {first["id"]: first}) == Finished(second)
+    second["data_digest"] = "two"
+    failed = _unless_other_data(Finished(second), {first["id"]: first})
+    assert "does not hold the data that scenes.fcn.adamw.3.plain.0 saw" in failed.error
+    assert isinstance(_unless_other_data(Finished(second), {first["id"]: {**first, "data": "others"}}), Finished)
+    del first["data_digest"]  # as older records
+    assert isinstance(_unless_other_data(Finished(second), {first["id"]: first}), Finished)
 
 
 def test_what_a_log_file_sees(monkeypatch):

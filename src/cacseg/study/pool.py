@@ -134,6 +134,7 @@ def _work(
 
     if threads is not None:
         torch.set_num_threads(threads)
+    _hush_decoder()
     device = torch.device(device_name)
     loaded: dict[Any, Any] = {}
 
@@ -159,6 +160,15 @@ def _work(
             connection.send(Failed(f"{type(error).__name__}: {words}", traceback.format_exc()))
             return
         connection.send(Finished(record))
+
+
+def _hush_decoder() -> None:
+    """OpenCV's own words about a damaged file, which ours name in full."""
+    try:
+        from cv2.utils import logging
+    except ImportError:  # then Pillow decodes
+        return
+    logging.setLogLevel(logging.LOG_LEVEL_ERROR)
 
 
 def _data_key(job: Job) -> tuple[Any, ...]:

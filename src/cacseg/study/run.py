@@ -110,6 +110,8 @@ def run_study(
         records = others | records
 
         def listen(job: Job, message: Stepped | Finished | Failed) -> None:
+            if isinstance(message, Finished):
+                message = _unless_other_data(message, records)
             if not isinstance(message, Stepped):
                 record = message.record if isinstance(message, Finished) else failed_record(job, message)
                 write_record(folder, record)
@@ -120,6 +122,19 @@ def run_study(
         run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment, graphs=graphs)
         _write_tables(folder, records)
     return [records[job.id] for job in plan]
+
+
+def _unless_other_data(finished: Finished, records: Mapping[str, Record]) -> Finished | Failed:
+    """A job whose data are not those that the folder's other jobs of its cell saw has failed."""
+    record = finished.record
+    for other in records.values():
+        same_cell = all(other[key] == record[key] for key in ("data", "model", "optimiser", "steps"))
+        if same_cell and other.get("data_digest", record["data_digest"]) != record["data_digest"]:
+            return Failed(
+                f"ValueError: {record['config']['data']['root']} does not hold the data that {other['id']} saw. "
+                "Choose another folder for the results: -o FOLDER."
+            )
+    return finished
 
 
 def _write_tables(folder: Path, records: Mapping[str, Record]) -> None:
