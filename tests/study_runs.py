@@ -2,6 +2,8 @@
 
 import os
 
+from cacseg.study.pool import Failed
+
 SMALL = """
 name = "small"
 baseline = "plain"
@@ -40,6 +42,12 @@ BROKEN = """
 [arms.broken]
 settings = { training.batch = 1 }
 """
+
+
+def no_data(connection, *_):
+    """A process that cannot read the images of its job."""
+    connection.recv()
+    connection.send(Failed("OSError: 0.png is damaged", of_data=True))
 
 
 def die(connection, *_):

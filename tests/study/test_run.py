@@ -10,6 +10,7 @@ import pytest
 
 import study_runs
 from cacseg.cli import _study_display
+from cacseg.recipes.config import change
 from cacseg.study import pool
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.mps import mps_service
@@ -161,6 +162,28 @@ def test_a_process_that_dies_takes_one_job_with_it(monkeypatch):
     pool.run_jobs(PLAN, lambda job, message: told.append((job.id, message)), device="cpu", workers=1)
     assert [job_id for job_id, _ in told] == [job.id for job in PLAN]
     assert all(isinstance(message, Failed) and "ended with code 9" in message.error for _, message in told)
+
+
+def test_data_that_cannot_be_read_are_read_once(monkeypatch):
+    monkeypatch.setattr(pool, "_work", study_runs.no_data)
+    said = []
+    elsewhere = replace(PLAN[1], config=change(PLAN[1].config, {"data.length": 7}), seed=2)
+    jobs = [*PLAN, replace(PLAN[0], seed=1), elsewhere]
+    processes = []
+    started = multiprocessing.get_context(pool._METHOD).Process
+    monkeypatch.setattr(started, "start", counted(started.start, processes))
+    pool.run_jobs(jobs, lambda job, message: said.append((job.id, message.error)), device="cpu", workers=1)
+    assert [name for name, _ in said] == [job.id for job in jobs]
+    assert {error for _, error in said} == {"OSError: 0.png is damaged"}
+    assert len(processes) == 2  # one for each data set
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return call
 
 
 def test_an_interrupted_study_keeps_what_is_finished(tmp_path):

@@ -35,6 +35,7 @@ class Finished(NamedTuple):
 class Failed(NamedTuple):
     error: str  # one line
     details: str = ""  # where it was raised
+    of_data: bool = False  # which all jobs on these data would meet
 
 
 Message = Stepped | Finished | Failed
@@ -119,6 +120,10 @@ def _listen(connection: Connection, busy: dict[Connection, _Worker], waiting: de
         del busy[connection]
         connection.close()  # which the process takes for its end
     report(done, message)
+    if isinstance(message, Failed) and message.of_data:
+        for job in [job for job in waiting if _data_key(job) == _data_key(done)]:
+            waiting.remove(job)
+            report(job, message)
 
 
 def _work(
@@ -146,8 +151,8 @@ def _work(
             job: Job = connection.recv()
         except (EOFError, ConnectionError):
             return
+        key = _data_key(job)
         try:
-            key = _data_key(job)
             if key not in loaded:
                 loaded[key] = load_data(job.config, job.held_out, device)
             record = run_job(job, loaded[key], device, progress, graphs=graphs)
@@ -157,7 +162,8 @@ def _work(
             return
         except Exception as error:
             words = " ".join(str(error).split()) or type(error).__name__
-            connection.send(Failed(f"{type(error).__name__}: {words}", traceback.format_exc()))
+            of_data = key not in loaded and isinstance(error, OSError | ValueError)  # not for want of memory
+            connection.send(Failed(f"{type(error).__name__}: {words}", traceback.format_exc(), of_data))
             return
         connection.send(Finished(record))
 
