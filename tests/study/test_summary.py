@@ -224,7 +224,7 @@ def test_records_that_are_none_are_named(tmp_path):
     write_record(tmp_path, PLAIN[0])
     path = tmp_path / "jobs" / f"{PLAIN[0]['id']}.json"
     for content, words in (
-        ('{"format": "cacseg job 1"}', "it lacks 'id'"),
+        ('{"format": "cacseg job 1"}', "it lacks id, study, .*answers"),
         (path.read_text().replace('"seed"', '"sed"'), "it lacks seed"),
         (path.read_text().replace("plain.0", "plain.7"), r"it is of the job camvid\.fcn\.adamw\.400\.plain\.7"),
     ):

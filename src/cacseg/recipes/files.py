@@ -12,6 +12,7 @@ from cacseg.engine.atomic import write_whole
 from cacseg.recipes.config import Config, flat, validated
 
 CONFIG = "config.json"
+JOB_FORMAT = "cacseg job 1"  # of a study's job, which holds a configuration as well
 
 # What may be another when a run goes on: it changes when and where things happen, not what is learnt. Files that a
 # run started from are not read again.
@@ -77,8 +78,8 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
             raise ValueError(f"{path} is no JSON ({error}).") from error
         if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
             return path.stem, validated(content)
-        if isinstance(content, dict) and content.get("format") == "cacseg job 1":
-            return str(content.get("id", path.stem)), validated(content["config"])
+        if isinstance(content, dict) and content.get("format") == JOB_FORMAT and "config" in content:
+            return path.stem, validated(content["config"])
     saved = read_config(path)
     return saved.recipe, saved.config
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cacseg.study.results import Record, read_records, read_rows, write_rows
-from cacseg.study.summary import Cell, check_comparable
+from cacseg.study.results import AXES, Cell, Record, cell_of, read_records, read_rows, write_rows
+from cacseg.study.summary import check_comparable
 from cacseg.study.tables import TextTable
 
 CSV = "classes.csv"
@@ -21,7 +21,7 @@ def class_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     for record in records:
         if record["status"] == "failed":
             continue
-        job = {name: record[name] for name in ("study", "data", "model", "optimiser", "steps", "arm", "seed")}
+        job = {name: record[name] for name in ("study", *AXES.values())}
         for answer, values in record["answers"].items():
             own = "yes" if answer == record["own_answer"] else "no"
             for name, iou in zip(record["class_names"], values["iou"], strict=True):
@@ -42,7 +42,7 @@ def read_classes(sources: Iterable[str | Path]) -> list[dict[str, Any]]:
         for row in _read_csv(path) if path.suffix == ".csv" else class_rows(_comparable(path)):
             key = tuple(row[name] for name in COLUMNS if name != "iou")
             if found.setdefault(key, row)["iou"] != row["iou"]:
-                job = ".".join(str(row[name]) for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
+                job = ".".join(str(row[name]) for name in AXES.values())
                 raise ValueError(
                     f"{path} has other scores of {job} than what came before it: such results cannot be put together. "
                     "Give one of them."
@@ -77,8 +77,7 @@ def classes_tables(rows: Sequence[dict[str, Any]], baseline: str | None = None) 
     baseline = baseline or "plain"
     cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
     for row in own:
-        cell = Cell(row["data"], row["model"], row["optimiser"], row["steps"])
-        cells.setdefault(cell, {}).setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
+        cells.setdefault(cell_of(row), {}).setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
     tables = []
     for cell, classes in sorted(cells.items()):
         there = sorted({arm for values in classes.values() for arm in values}, key=lambda arm: (arm != baseline, arm))

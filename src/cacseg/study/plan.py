@@ -13,10 +13,10 @@ from typing import Any
 
 from cacseg.presets import get_preset
 from cacseg.recipes.config import Config, change, flat
-from cacseg.recipes.files import HARMLESS
+from cacseg.recipes.files import HARMLESS, JOB_FORMAT
 from cacseg.recipes.named import find_recipe
 from cacseg.study.file import Settings, Study, check_known, check_undecided
-from cacseg.study.results import AXES
+from cacseg.study.results import AXES, Cell
 
 WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
@@ -54,10 +54,14 @@ class Job:
         """Unique in a study, and a file's name."""
         return f"{self.data}.{self.model}.{self.optimiser}.{self.steps}.{self.arm}.{self.seed}"
 
+    @property
+    def cell(self) -> Cell:
+        return Cell(self.data, self.model, self.optimiser, self.steps)
+
     def describe(self) -> dict[str, Any]:
         """What is known of it before it runs, as JSON takes it."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"format": "cacseg job 1", "id": self.id, **values, "config": self.config.model_dump(mode="json")}
+        return {"format": JOB_FORMAT, "id": self.id, **values, "config": self.config.model_dump(mode="json")}
 
 
 def make_plan(
@@ -121,7 +125,7 @@ def _check_different(jobs: Iterable[Job]) -> None:
     """No two arms of a cell are the same run."""
     seen: dict[tuple[Any, ...], Job] = {}
     for job in jobs:
-        other = seen.setdefault((job.data, job.model, job.optimiser, job.steps, job.seed, job.digest), job)
+        other = seen.setdefault((job.cell, job.seed, job.digest), job)
         if other.arm != job.arm:
             raise ValueError(
                 f"the arms {other.arm!r} and {job.arm!r} are the same in {job.data}.{job.model}.{job.optimiser}. Does "

@@ -8,21 +8,36 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cacseg.engine.files import write_file
+from cacseg.recipes.files import JOB_FORMAT
 from cacseg.study.file import check_known
 
 Record = dict[str, Any]  # what `study.job.run_job` gives
 
 JOBS, CSV = "jobs", "results.csv"
 # What a study goes over, and where a record says it.
-_NEEDED = ("study", "baseline", "data", "model", "optimiser", "steps", "arm", "seed", "status", "digest", "config")
 AXES = {"data": "data", "models": "model", "optimisers": "optimiser", "steps": "steps", "arms": "arm", "seeds": "seed"}
 COLUMNS = (
     *("study", "baseline", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer", "own"),
     *("miou", "mean_accuracy", "pixel_accuracy", "images", "seconds", "peak_mib", "status", "digest"),
 )
+_NEEDED = ("id", "study", "baseline", *AXES.values(), "status", "digest", "config")  # in every record
+
+
+class Cell(NamedTuple):
+    """Where arms are compared: all else is equal there."""
+
+    data: str
+    model: str
+    optimiser: str
+    steps: int
+
+
+def cell_of(record: Record) -> Cell:
+    """Of a record, or a row of a CSV."""
+    return Cell(*(record[name] for name in Cell._fields))
 
 
 def record_path(folder: Path, job_id: str) -> Path:
@@ -36,22 +51,22 @@ def write_record(folder: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     try:
         record = json.loads(path.read_text())
-        if record["format"] != "cacseg job 1":
-            raise ValueError(f"its format is {record['format']!r}, not 'cacseg job 1'")
-        if record["id"] != path.stem:
-            raise ValueError(f"it is of the job {record['id']}")
-        missing = [key for key in _NEEDED if key not in record]
-        if record["status"] != "failed":
-            missing += [key for key in ("own_answer", "answers") if key not in record]
+        if not isinstance(record, dict) or record.get("format") != JOB_FORMAT:
+            raise ValueError(f"its format is not {JOB_FORMAT!r}")
+        needed = _NEEDED if record.get("status") == "failed" else (*_NEEDED, "own_answer", "answers")
+        missing = [key for key in needed if key not in record]
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
+        if record["id"] != path.stem:
+            raise ValueError(f"it is of the job {record['id']}")
         return record
-    except KeyError as error:
-        raise ValueError(
-            f"{path} is no record of a job (it lacks {error}). Remove it, and the job runs again."
-        ) from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is no record of a job ({error}). Remove it, and the job runs again.") from error
+
+
+def read_folder(folder: Path) -> dict[str, Record]:
+    """All records of a study's folder, by their ids; none where there is no folder."""
+    return {path.stem: read_record(path) for path in sorted((folder / JOBS).glob("*.json"))}
 
 
 def read_records(sources: Iterable[str | Path]) -> list[Record]:
@@ -80,10 +95,8 @@ def _same_scores(one: Record, other: Record) -> bool:
     """Of a job that is in two places; a failed run has none and agrees with any."""
     if "failed" in (one["status"], other["status"]):
         return True
-    ours, theirs = one["answers"], other["answers"]
-    return set(ours) == set(theirs) and all(
-        math.isclose(ours[answer]["miou"], theirs[answer]["miou"], abs_tol=1e-3) for answer in ours
-    )
+    ours, theirs = ({name: scores["miou"] for name, scores in run["answers"].items()} for run in (one, other))
+    return ours == theirs
 
 
 def part_of(records: Sequence[Record], only: Mapping[str, Sequence[str]]) -> list[Record]:
@@ -102,19 +115,19 @@ def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
         for record in read_csv(source):
             yield source, record
         return
-    paths = sorted((source / JOBS).glob("*.json"))
-    if not paths:
+    records = read_folder(source)
+    if not records:
         hint = f" Did you mean {source.parent}?" if source.name == JOBS else ""
         raise FileNotFoundError(f"{source} holds no results of a study: there is no {source / JOBS}/*.json.{hint}")
-    for path in paths:
-        yield path, read_record(path)
+    for key, record in records.items():
+        yield record_path(source, key), record
 
 
 def read_csv(path: Path) -> list[Record]:
     """What summaries need of the jobs in a results.csv."""
     found: dict[str, Record] = {}
     for line, row in enumerate(read_rows(path, COLUMNS, f"{CSV} of a study"), 2):
-        key = ".".join(row[name] for name in ("data", "model", "optimiser", "steps", "arm", "seed"))
+        key = ".".join(row[name] for name in AXES.values())
         record = found.setdefault(key, {**row, "id": key, "answers": {}})
         try:
             record |= {"steps": int(row["steps"]), "seed": int(row["seed"])}

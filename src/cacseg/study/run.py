@@ -12,52 +12,40 @@ from cacseg.engine.files import lock_folder, make_folder
 from cacseg.study.classes import write_classes
 from cacseg.study.plan import Job
 from cacseg.study.pool import Failed, Finished, Report, Stepped, run_jobs
-from cacseg.study.results import JOBS, Record, read_record, record_path, write_csv, write_record
+from cacseg.study.results import JOBS, Record, cell_of, read_folder, record_path, write_csv, write_record
 from cacseg.study.splits import hold_out
 
 
 class Todo(NamedTuple):
     """A plan beside what its folder holds."""
 
-    records: dict[str, Record]  # by id, of its jobs that are done
+    records: dict[str, Record]  # by id, of all that the folder holds
     jobs: list[Job]  # still to run: new ones, and those that failed
 
 
 def look_at(folder: Path, plan: Sequence[Job]) -> Todo:
     """What is left to do. A record of other settings than the plan's is an error: results are never mixed."""
-    records: dict[str, Record] = {}
-    jobs: list[Job] = []
-    _check_others(folder, plan)
-    for job in plan:
-        path = record_path(folder, job.id)
-        record = read_record(path) if path.exists() else None
-        if record is None or record["status"] == "failed":
-            jobs.append(job)
-        else:
-            records[job.id] = record
-    return Todo(records, jobs)
+    records = read_folder(folder)
+    done = {key: record for key, record in records.items() if record["status"] != "failed"}
+    _check_goes_with(folder, done, plan)
+    return Todo(records, [job for job in plan if job.id not in done])
 
 
-def _check_others(folder: Path, plan: Sequence[Job]) -> None:
+def _check_goes_with(folder: Path, done: Mapping[str, Record], plan: Sequence[Job]) -> None:
     """What the folder holds of the plan's cells goes with it: the same arm with any seed, other arms beside it."""
-    planned = {(job.data, job.model, job.optimiser, job.steps, job.arm): job for job in plan}
-    cells = {key[:-1]: job for key, job in planned.items()}
-    for path in sorted((folder / JOBS).glob("*.json")):
-        record = read_record(path)
-        cell = (record["data"], record["model"], record["optimiser"], record["steps"])
-        if record["status"] == "failed" or cell not in cells:
-            continue
-        job = planned.get((*cell, record["arm"]))
+    arms = {(job.cell, job.arm): job for job in plan}
+    cells = {job.cell: job for job in plan}
+    for key, record in done.items():
+        cell = cell_of(record)
+        job, beside = arms.get((cell, record["arm"])), cells.get(cell)
         if job is not None and job.digest != record["digest"]:
-            raise ValueError(
-                f"{path} was made with other settings ({_changed(record, job)}). Choose another folder: -o FOLDER."
-            )
-        beside = cells[cell]
-        if record.get("shared", beside.shared) != beside.shared:
-            raise ValueError(
-                f"{path} was made with other settings than {beside.arm!r} would have beside it "
-                f"({_changed(record, beside)}; what arms set is left aside). Choose another folder: -o FOLDER."
-            )
+            other = f"other settings ({_changed(record, job)})"
+        elif beside is not None and record.get("shared", beside.shared) != beside.shared:
+            words = f"{_changed(record, beside)}; what arms set is left aside"
+            other = f"other settings than {beside.arm!r} would have beside it ({words})"
+        else:
+            continue
+        raise ValueError(f"{record_path(folder, key)} was made with {other}. Choose another folder: -o FOLDER.")
 
 
 def check_jobs(plan: Sequence[Job]) -> None:
@@ -106,8 +94,6 @@ def run_study(
     make_folder(folder / JOBS)
     with lock_folder(folder, "running a study"):
         records, jobs = look_at(folder, plan)
-        others = {path.stem: read_record(path) for path in (folder / JOBS).glob("*.json")}
-        records = others | records
 
         def listen(job: Job, message: Stepped | Finished | Failed) -> None:
             if isinstance(message, Finished):
@@ -128,8 +114,10 @@ def _unless_other_data(finished: Finished, records: Mapping[str, Record]) -> Fin
     """A job whose data are not those that the folder's other jobs of its cell saw has failed."""
     record = finished.record
     for other in records.values():
-        same_cell = all(other[key] == record[key] for key in ("data", "model", "optimiser", "steps"))
-        if same_cell and other.get("data_digest", record["data_digest"]) != record["data_digest"]:
+        if (
+            cell_of(other) == cell_of(record)
+            and other.get("data_digest", record["data_digest"]) != record["data_digest"]
+        ):
             return Failed(
                 f"ValueError: {record['config']['data']['root']} does not hold the data that {other['id']} saw. "
                 "Choose another folder for the results: -o FOLDER."

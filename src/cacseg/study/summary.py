@@ -8,21 +8,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cacseg.study.results import Record
+from cacseg.study.results import Cell, Record, cell_of
 
 GOAL = 1.0  # points of mIoU that an arm must gain to be called ahead
 LEAST_PAIRS = 3  # seeds that an arm and the baseline share, for a verdict: of two numbers the scatter says too little
 VERDICTS = ("ahead", "above", "even", "behind")
 ORACLE = "oracle"  # the answer that has seen the labels: never an arm's own
 
-
-class Cell(NamedTuple):
-    """Where arms are compared: all else is equal there."""
-
-    data: str
-    model: str
-    optimiser: str
-    steps: int
+# What all arms of a cell have in common, and what is wrong where they have not.
+_SHARED = {
+    "images": "were scored on different numbers of images",
+    "data_digest": "saw different data",
+    "shared": "differ in more than the arm's settings",
+}
 
 
 class Mean(NamedTuple):
@@ -73,7 +71,7 @@ def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Li
     check_comparable(ended)
     groups: dict[tuple[Cell, str], list[Record]] = {}
     for record in ended:
-        groups.setdefault((_cell(record), record["arm"]), []).append(record)
+        groups.setdefault((cell_of(record), record["arm"]), []).append(record)
     lines: list[Line] = []
     for cell, arm in sorted(groups, key=lambda key: (key[0], key[1] != baseline, key[1])):
         group = groups[cell, arm]
@@ -140,7 +138,7 @@ def check_comparable(records: Iterable[Record]) -> None:
     for record in records:
         if record["status"] == "failed":
             continue
-        cell = _cell(record)
+        cell = cell_of(record)
         first = arms.setdefault((cell, record["arm"]), record)
         if first["digest"] != record["digest"]:
             raise ValueError(
@@ -156,18 +154,6 @@ def check_comparable(records: Iterable[Record]) -> None:
                     f"{first['id']} and {record['id']} {words} and cannot be compared. Leave one out: --only, or "
                     "another folder."
                 )
-
-
-# What all arms of a cell have in common, and what is wrong where they have not.
-_SHARED = {
-    "images": "were scored on different numbers of images",
-    "data_digest": "saw different data",
-    "shared": "differ in more than the arm's settings",
-}
-
-
-def _cell(record: Record) -> Cell:
-    return Cell(record["data"], record["model"], record["optimiser"], record["steps"])
 
 
 def _scores(group: Iterable[Record], measure: str, answer: str | None = None) -> dict[int, float]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cacseg.study.summary import ORACLE, VERDICTS, Cell, Count, Line, Mean, own_lines
+from cacseg.study.results import Cell
+from cacseg.study.summary import ORACLE, VERDICTS, Count, Line, Mean, own_lines
 
 
 class TextTable(NamedTuple):
