@@ -566,6 +566,31 @@ def test_shares_of_classes():
     torch.testing.assert_close(functional.context_shares(logits), found[:2])
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_second_round_pools_by_the_answer_of_the_first(packed):
+    features, labels = draw()
+    classifier, first = make(rounds=2), make()
+    outputs, before = classifier(features, labels), first(features, labels)
+    head = first._head_by(features, before.context, None)
+    torch.testing.assert_close(outputs.context, functional.cosine_logits(features, head.rows, first.scale))
+    assert not torch.allclose(outputs.context, before.context)
+    torch.testing.assert_close(outputs.oracle, before.oracle)
+    if packed:
+        rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
+        packed_rows = (
+            classifier(rows, offsets=offsets).unflatten(0, (2, 24)).movedim(1, 2).unflatten(2, features.shape[2:])
+        )
+        torch.testing.assert_close(packed_rows, outputs.context)
+    else:
+        torch.testing.assert_close(classifier(features), outputs.context)
+    outputs.context.square().sum().backward()
+    assert classifier.context_projector[0].weight.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="rounds must be at least 1; got 0"):
+        make(rounds=0)
+    with pytest.raises(TypeError, match="rounds must be an integer"):
+        make(rounds=1.5)
+
+
 def test_a_learnable_scale_starts_at_the_scale():
     features, labels = draw()
     classifier = make(learnable_scale=True)

@@ -180,6 +180,13 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
 
 
+def check_rounds(rounds: int) -> None:
+    if not isinstance(rounds, int):
+        raise TypeError(f"rounds must be an integer; got {rounds!r}.")
+    if rounds < 1:
+        raise ValueError(f"rounds must be at least 1; got {rounds}.")
+
+
 def check_gradient_ratio(value: float | None) -> None:
     if value is not None and not isinstance(value, int | float):
         raise TypeError(f"gradient_ratio must be a positive number or None; got {value!r}.")

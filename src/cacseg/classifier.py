@@ -19,6 +19,7 @@ from cacseg._checks import (
     check_labels,
     check_offsets,
     check_pointwise,
+    check_rounds,
     check_share,
     check_sizes,
 )
@@ -86,6 +87,7 @@ class ContextAwareClassifier(nn.Module):
         frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
         confidence_threshold: pixels whose largest plain probability is below it stay out of the context
             prototypes.
+        rounds: how often context prototypes are pooled: by the plain probabilities, then by the answer they gave.
         detach_plain: no gradient from the context prototypes into the plain logits.
         detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias that they
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
@@ -129,6 +131,7 @@ class ContextAwareClassifier(nn.Module):
         oracle_design: DesignName | None = None,
         frozen_oracle: bool = False,
         confidence_threshold: float = 0.0,
+        rounds: int = 1,
         detach_plain: bool = False,
         detach_weight: bool = False,
         feature_gradient: float = 1.0,
@@ -149,6 +152,7 @@ class ContextAwareClassifier(nn.Module):
         if not 0.0 < scale < float("inf"):
             raise ValueError(f"scale must be positive and finite; got {scale}.")
         check_confidence(confidence_threshold)
+        check_rounds(rounds)
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("answer", answer, ANSWERS)
@@ -163,6 +167,7 @@ class ContextAwareClassifier(nn.Module):
         self.plain_similarity = plain_similarity
         self.context_similarity = context_similarity
         self.confidence_threshold = confidence_threshold
+        self.rounds = rounds
         self.context_bias = context_bias
         self.answer = answer
         self.ignore_index = ignore_index
@@ -248,11 +253,12 @@ class ContextAwareClassifier(nn.Module):
         if self.gradient_ratio is not None:
             features, seen = functional.balance_gradients(features, self.gradient_ratio)
         plain = self._plain(features)
-        own = self._context_head(seen, plain, offsets)
+        factor = self._factor(counted=True)
+        own = self._context_head(seen, plain, offsets, factor)
         oracle_head = None
         if self.oracle_design != "none":
             oracle_head = self._oracle_head(seen, labels, offsets, self.oracle_scope)
-        context, oracle = self._similarities(seen, own, oracle_head, offsets, self._factor(counted=True))
+        context, oracle = self._similarities(seen, own, oracle_head, offsets, factor)
         context = plain if context is None else context
         return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
 
@@ -270,8 +276,9 @@ class ContextAwareClassifier(nn.Module):
         if at_once is not None:
             return at_once[:2]
         plain = self._plain(features)
-        own = self._context_head(features, plain, offsets)
-        context, _ = self._similarities(features, own, None, offsets, self._factor())
+        factor = self._factor()
+        own = self._context_head(features, plain, offsets, factor)
+        context, _ = self._similarities(features, own, None, offsets, factor)
         return plain, plain if context is None else context
 
     def oracle_logits(
@@ -382,26 +389,33 @@ class ContextAwareClassifier(nn.Module):
     def _goes_beyond(self) -> bool:
         """Whether the context classifier has more parts than the paper's."""
         changes = self.scale_factor is not None or self.annealed_scale is not None
-        return bool(self.reads) or self.context_bias or changes
+        return bool(self.reads) or self.context_bias or changes or self.rounds > 1
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""
         return self.scale_factor if self.annealed_scale is None else self.annealed_scale(counted=counted)
 
-    def _context_head(self, features: Tensor, plain: Tensor, offsets: Tensor | None) -> Head | None:
+    def _context_head(
+        self, features: Tensor, plain: Tensor, offsets: Tensor | None, factor: Tensor | None
+    ) -> Head | None:
         """A_p of Eq. (5), one classifier for each image; None without a context branch."""
         if self.context_design == "none":
             return None
-        if self.detach_plain:
-            plain = plain.detach()
         features = functional.scale_gradient(features, self.feature_gradient)
+        head = self._head_by(features, plain.detach() if self.detach_plain else plain, offsets)
+        for _ in range(self.rounds - 1):
+            head = self._head_by(features, self._similarity(features, head, offsets, factor), offsets)
+        return head
+
+    def _head_by(self, features: Tensor, guess: Tensor, offsets: Tensor | None) -> Head:
+        """The classifier of each image from prototypes that these logits pool."""
         prototypes = facts = None
         if self.context_design != "weight":
             prototypes = ops.context_prototypes(
-                features, plain, confidence_threshold=self.confidence_threshold, offsets=offsets
+                features, guess, confidence_threshold=self.confidence_threshold, offsets=offsets
             )
         if self.reads:
-            facts = context_facts(self.reads, features, plain)
+            facts = context_facts(self.reads, features, guess)
         return self._generate(self.context_design, self.context_projector, prototypes, facts)
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
