@@ -8,6 +8,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import study_runs
 from cacseg.engine.evaluate import evaluate
+from cacseg.engine.inference import Inference
 from cacseg.engine.resident import load_resident
 from cacseg.recipes.build import make_model, open_split
 from cacseg.recipes.config import change
@@ -96,6 +97,26 @@ def test_scores_are_those_of_an_evaluation(data):
     for name, one in found.items():
         assert one.mean_iou == pytest.approx(expected.scores(name).mean_iou, abs=1e-9)
         assert one.pixel_accuracy == pytest.approx(expected.scores(name).pixel_accuracy, abs=1e-9)
+
+
+def test_scores_in_windows_are_those_of_an_evaluation(data):
+    config = change(PLAN[1].config, {"data.window": (24, 20), "data.stride": (16, 12)})
+    model = made(config, data)
+    found = score_model(config, model, data.scored)
+    windows = Inference(window=config.data.window, stride=config.data.stride)
+    expected = evaluate(model, open_split(config.data, "val"), inference=windows, oracle=True)
+    assert list(found) == ["plain", "context", "mean", "oracle"]
+    for name, one in found.items():
+        assert one.mean_iou == pytest.approx(expected.scores(name).mean_iou, abs=1e-9)
+    assert found["context"].mean_iou != score_model(PLAN[1].config, model, data.scored)["context"].mean_iou
+
+
+def test_crops_too_small_for_a_dilation_are_noted():
+    sizes = {"data.size": (128, 128), "data.crop": (32, 32), "schedule.steps": 1}
+    config = change(PLAN[0].config, {"model.name": "deeplabv3plus", "model.output_stride": 8, **sizes})
+    lines = run_job(replace(PLAN[0], config=config), load_data(config, None, CPU), CPU)["warnings"]
+    for line, dilation in zip(lines, (4, 12), strict=True):
+        assert f"crops of 32x32 (maps of 4x4) convolutions with a dilation of {dilation} have 8 of 9 taps" in line
 
 
 def test_rates_follow_the_schedule(data, monkeypatch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
+from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.inference import Inference
 from cacseg.engine.initialise import load_weights, read_model_file
@@ -20,6 +21,7 @@ from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.models import SegmentationModel, create_model
+from cacseg.models.reach import untrained_taps
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
 
@@ -75,6 +77,8 @@ def run(
         if (folder / CONFIG).exists():
             raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
         write_config(folder, recipe, config, model.arguments)
+        for line in untrained(config.data, model, validation_data):
+            report(line)
 
     return train(
         task,
@@ -118,6 +122,23 @@ def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -
     """Before the first step: crops that the images can fill."""
     sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
     check_crop(data.crop, data.scale, data.ratios, sizes)
+
+
+def untrained(
+    data: DataConfig, model: SegmentationModel, validation: SegmentationData, looked_at: int = 3
+) -> list[str]:
+    """A line for what crops are too small to train and the images of the validation split are large enough to use."""
+    sizes = [validation.read(index).labels.shape[:2] for index in range(min(looked_at, len(validation)))]
+    return untrained_taps(model, data.crop, shown_size(data, sizes)) if sizes else []
+
+
+def shown_size(data: DataConfig, sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The largest that a model sees of images of these heights and widths: all of them, or a window."""
+    if data.val_scale is not None:
+        scale = data.val_scale
+        sizes = [keep_ratio(height, width, scale) for height, width in sizes]
+    height, width = (max(side) for side in zip(*sizes, strict=True))
+    return (height, width) if data.window is None else (min(height, data.window[0]), min(width, data.window[1]))
 
 
 def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str], None]) -> SegmentationModel:

@@ -18,16 +18,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from cacseg._version import __version__
 from cacseg.data import SegmentationData, normalise
 from cacseg.engine.device import autocast
+from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.resident import Resident, load_resident
+from cacseg.engine.views import answer_names, networks_of
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
-from cacseg.recipes.build import make_model, open_split
+from cacseg.models.reach import untrained_taps
+from cacseg.recipes.build import make_model, open_split, shown_size
 from cacseg.recipes.config import Config
 from cacseg.study.plan import Job
 from cacseg.study.splits import hold_out
@@ -85,6 +87,8 @@ def run_job(
     with warnings.catch_warnings(record=True) as caught:  # of weights that are not quite what they should be
         warnings.simplefilter("always")
         model = make_model(config.model, data.source, lambda text: None).to(device)
+    noted = [str(one.message) for one in caught]
+    noted += untrained_taps(model, config.data.crop, shown_size(config.data, data.scored.sizes.tolist()))
     start = time.perf_counter()
     # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
     trained = train_model(config, model, data.train, progress, graphs=graphs)
@@ -108,7 +112,7 @@ def run_job(
         "seconds_training": round(seconds_training, 2),
         "seconds_evaluation": round(seconds_evaluation, 2),
         "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if device.type == "cuda" else None,
-        "warnings": [str(one.message) for one in caught],
+        "warnings": noted,
         "versions": {"cacseg": __version__, "torch": torch.__version__, "device": device_name(device)},
         "finished": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
@@ -116,20 +120,22 @@ def run_job(
 
 @torch.no_grad()
 def score_model(config: Config, model: SegmentationModel, split: Resident) -> dict[str, Scores]:
-    """The scores of every answer that the model has, from one pass over whole images, at the labels' size."""
+    """The scores of every answer that the model has, from one pass over the images, at the labels' size."""
     device, n = split.images.device, model.num_classes
     layout = torch.channels_last if config.training.channels_last else torch.contiguous_format
     mean, std = torch.tensor([model.mean, model.std], device=device)
+    inference = Inference(window=config.data.window, stride=config.data.stride, window_batch=EVALUATED_AT_ONCE)
+    names = answer_names(model, oracle=True)
     counts: dict[str, Tensor] = {}
     model.eval()
     for images, labels in split.of_one_size(EVALUATED_AT_ONCE):
         shown = normalise(images, mean, std).contiguous(memory_format=layout)
         with autocast(device, cast(config.training.precision)):
-            answers = model.answers(shown, labels.long())
-        for name, logits in answers.items():
-            large = F.interpolate(logits.float(), size=labels.shape[1:], mode="bilinear", align_corners=False)
-            found = confusion(large.argmax(1), labels, n, split.ignore_index)
-            counts[name] = counts[name] + found if name in counts else found
+            size = labels.shape[1], labels.shape[2]
+            answers = predict_each(networks_of(model, names), [shown], size, inference, labels.long())
+            for name, logits in zip(names, answers, strict=True):
+                found = confusion(logits.argmax(1), labels, n, split.ignore_index)
+                counts[name] = counts[name] + found if name in counts else found
     return {name: scores(one) for name, one in counts.items()}
 
 

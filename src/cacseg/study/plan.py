@@ -25,7 +25,6 @@ _UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
 _NEEDED: dict[str, tuple[Any, str]] = {
     "data.max_share": (1.0, "crops are drawn before labels are seen"),
     "data.val_scale": (None, "answers are compared at the images' own size"),
-    "data.window": (None, "images are shown whole"),
     "training.accumulate": (1, "a step is one batch"),
     "training.compile": (False, "compiling costs more than a short job"),
     "training.deterministic": (False, "jobs use the quickest algorithms"),
