@@ -28,7 +28,7 @@ go() { # NAME OPTION...
 }
 
 full() {
-    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,tuned
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,paper,released,tuned
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
 }
@@ -39,11 +39,12 @@ presets() {
     go presets "${all[@]}" --only arms=residual --seeds 0,1
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
-    # more seeds of what three had left even
-    all+=(--only arms=plain,tuned --only optimisers=adamw)
-    go presets "${all[@]}" --seeds 3,4,5 --only data=camvid --steps 200 "${deeplab[@]}"
-    go presets "${all[@]}" --seeds 3,4 --only data=msrc21 --steps 800 "${fcn[@]}"
-    go presets "${all[@]}" --seeds 3 --only data=msrc21 --steps 800 "${deeplab[@]}"
+    go presets "${all[@]}" --only arms=detached --only data=msrc21
+    # more seeds where the gains are smallest
+    all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
+    go presets "${all[@]}" "${fcn[@]}"
+    go presets "${all[@]}" "${deeplab[@]}" --only data=camvid --steps 200
+    go presets "${all[@]}" "${deeplab[@]}" --only data=msrc21 --steps 800
 }
 
 rates() {
@@ -53,6 +54,18 @@ rates() {
 
 late() {
     go late "${both[@]}" "${gpu[@]}" "${bf16[@]}"
+}
+
+rest() {
+    local all=("${both[@]}" "${gpu[@]}" "${bf16[@]}")
+    go rest "${all[@]}" --only optimisers=adamw_fast
+    go rest "${all[@]}" --only optimisers=adamw_fast --only arms=plain,tuned,detached --seeds 2
+    go rest "${all[@]}" --only optimisers=sgd --only arms=plain,tuned,third
+}
+
+ends() {
+    go ends "${both[@]}" "${gpu[@]}" --only data=camvid_held_out --steps 1000
+    go ends "${both[@]}" "${gpu[@]}" --only data=msrc21 --steps 2000
 }
 
 whole() {
@@ -87,10 +100,10 @@ search() {
 
 scenes() {
     go scenes "${cpu[@]}" --only optimisers=adamw
-    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned
+    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed
 }
 
-for name in "${@:-full presets rates late whole trained long candidates search scenes}"; do
+for name in "${@:-full presets rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0

@@ -12,7 +12,7 @@ from cacseg.study.classes import classes_tables, read_classes
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.plan import make_plan
 from cacseg.study.results import AXES, COLUMNS, part_of, read_records
-from cacseg.study.summary import pool, summarise
+from cacseg.study.summary import own_lines, pool, summarise
 from cacseg.study.tables import arms_table, markdown, pooled_table, wide_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -50,12 +50,13 @@ def test_the_options_on_the_page(command, capsys, monkeypatch):
     assert {short.get(option, option) for option in named} == there - {"--help"}
 
 
-def lines_of(name, seeds=None):
-    only = {} if seeds is None else {"seeds": seeds}
-    return summarise(part_of(read_records([RESULTS / f"{name}.csv"]), only), "plain")
+def lines_of(name, seeds=None, arms=None, baseline="plain"):
+    only = {axis: names for axis, names in (("seeds", seeds), ("arms", arms)) if names is not None}
+    return summarise(part_of(read_records([RESULTS / f"{name}.csv"]), only), baseline)
 
 
-PLANNED = ("0", "1", "2")  # seeds; of three cells there are more, added when these had left them even
+PLANNED = ("0", "1", "2")  # seeds; of six cells of the grid there are more, added later
+GRID = ("plain", "paper", "released", "residual", "tuned")  # arms that the page shows of it
 CELLS = ("presets", "full", "whole", "rates")  # where `tuned` has three seeds
 
 
@@ -67,7 +68,7 @@ def shown(page, kind):
 
 TABLES = {
     "table": lambda name: arms_table(lines_of(name), "plain"),
-    "wide": lambda name: wide_table(lines_of(name, PLANNED if name == "presets" else None), "plain"),
+    "wide": lambda name: wide_table(lines_of(name, *((PLANNED, GRID) if name == "presets" else ())), "plain"),
     "pooled": lambda name: pooled_table(pool(lines_of(name), "plain")),
     # of CamVid; that of MSRC-21 is not shown
     "classes": lambda name: classes_tables(read_classes([RESULTS / "classes" / f"{name}.csv"]), "plain")[0],
@@ -144,15 +145,35 @@ def test_the_counts_in_words():
     sure = sum(line.difference.value > at_95 * line.difference.error for line in planned)
     assert f"exclude zero in {sure} of the 25 cells" in page
     for arm, words in (
-        ("released", "ahead in {} of the 16 cells that it was run in and behind in {}"),
+        ("released", "ahead in {} of the 18 cells that it was run in and behind in {}"),
         ("paper", "`paper` is ahead in {} and behind in {}"),
     ):
-        found = Counter(line.verdict for line in own_of(arm, PLANNED, ("presets",)))
-        assert found.total() == 16
+        found = Counter(line.verdict for line in own_of(arm, PLANNED, ("presets", "full")))
+        assert found.total() == 18
         assert words.format(found["ahead"], found["behind"]) in page
 
 
 FCN, DEEPLAB = "fcn_mobilenetv2", "deeplabv3plus_mobilenetv2"
+
+
+def beside_tuned():
+    """Of each arm of round seven: mIoU and pixel accuracy, `tuned` subtracted, on both data sets."""
+    lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("rest", baseline="tuned"))}
+    arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned"))
+    for arm, optimiser in [*((arm, "adamw_fast") for arm in arms), ("third", "sgd")]:
+        found = [lines[arm, data, FCN, optimiser, 800] for data in ("camvid_held_out", "msrc21")]
+        numbers = [
+            f"{one.value:+.1f} ± {one.error:.1f}" for line in found for one in (line.difference, line.pixel_difference)
+        ]
+        yield f"`{arm}`" + (" with SGD" if optimiser == "sgd" else ""), numbers
+
+
+def test_the_table_of_round_seven():
+    """Its rows begin with an arm and end with what was found; between them is what was expected."""
+    page = (DOCS / "results.md").read_text()
+    (table,) = re.findall(r"<!-- beside.*?-->\n(.*?)<!-- /beside -->", page, re.DOTALL)
+    rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
+    assert {row[0]: row[-4:] for row in rows} == dict(beside_tuned())
 
 
 def gains():
