@@ -281,6 +281,6 @@ def test_pictures(format, start):
 
 def test_panels_have_no_gaps():
     assert layout([("a", 200), ("a", 800), ("b", 200), ("b", 800)]) == (2, 2)
-    assert layout([("a", 200), ("b", 200), ("c", 200)]) == (3, 1)
+    assert layout([("a", 200), ("b", 200), ("c", 200)]) == (2, 2)
     assert layout([("a", 200), ("b", 800), ("c", 800)]) == (2, 2)
     assert layout([("a", 200), ("a", 400), ("a", 800), ("b", 200), ("c", 200)]) == (3, 2)

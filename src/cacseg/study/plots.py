@@ -100,9 +100,9 @@ def _draw(axes: Any, lines: Sequence[Line], arms: Sequence[str], variants: Seque
 
 
 def layout(panels: Sequence[Panel]) -> tuple[int, int]:
-    """Rows and columns: a row for each data set where all have the same steps; otherwise two columns, without gaps."""
+    """Rows and columns: a row for each data set where all have the same several steps; else two columns, no gaps."""
     data, steps = {name for name, _ in panels}, {count for _, count in panels}
-    if len(panels) == len(data) * len(steps):
+    if len(steps) > 1 and len(panels) == len(data) * len(steps):
         return len(data), len(steps)
     columns = min(2, len(panels))
     return -(-len(panels) // columns), columns
