@@ -4,7 +4,7 @@
 #   export CAMVID=data/camvid MSRC21=data/msrc21 WEIGHTS=mobilenetv2_100_imagenet.safetensors
 #   bash studies/reproduce.sh full presets           # some of them; without names all
 #
-# On a GPU, but for scenes and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
+# On a GPU, but for scenes, reach and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
 # folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
@@ -68,6 +68,10 @@ ends() {
     go ends "${both[@]}" "${gpu[@]}" --only data=msrc21 --steps 2000
 }
 
+reach() {
+    go reach "${camvid[@]}" "${weights[@]}" "${cpu[@]}"
+}
+
 whole() {
     go whole "${camvid[@]}" "${gpu[@]}" --seeds 0,1
     go whole "${camvid[@]}" "${gpu[@]}" --seeds 2 --only arms=plain,tuned
@@ -103,7 +107,7 @@ scenes() {
     go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed
 }
 
-for name in "${@:-full presets rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full presets reach rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0

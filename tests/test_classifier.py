@@ -566,29 +566,46 @@ def test_shares_of_classes():
     torch.testing.assert_close(functional.context_shares(logits), found[:2])
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_second_round_pools_by_the_answer_of_the_first(packed):
+@pytest.mark.parametrize("threshold", [0.0, 0.5])
+def test_a_second_round_pools_by_the_answer_of_the_first(threshold):
     features, labels = draw()
-    classifier, first = make(rounds=2), make()
+    classifier, first = make(rounds=2, confidence_threshold=threshold), make(confidence_threshold=threshold)
     outputs, before = classifier(features, labels), first(features, labels)
-    head = first._head_by(features, before.context, None)
-    torch.testing.assert_close(outputs.context, functional.cosine_logits(features, head.rows, first.scale))
-    assert not torch.allclose(outputs.context, before.context)
+    prototypes = functional.context_prototypes(features, before.context, confidence_threshold=threshold)
+    joined = torch.cat([prototypes, first.weight.flatten(1).expand_as(prototypes)], dim=-1)
+    expected = functional.cosine_logits(features, first.context_projector(joined), first.scale)
+    torch.testing.assert_close(outputs.context, expected)
+    torch.testing.assert_close(classifier(features), expected)
     torch.testing.assert_close(outputs.oracle, before.oracle)
-    if packed:
-        rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
-        packed_rows = (
-            classifier(rows, offsets=offsets).unflatten(0, (2, 24)).movedim(1, 2).unflatten(2, features.shape[2:])
-        )
-        torch.testing.assert_close(packed_rows, outputs.context)
-    else:
-        torch.testing.assert_close(classifier(features), outputs.context)
-    outputs.context.square().sum().backward()
+    assert not torch.allclose(expected, before.context)
+    rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
+    packed = classifier(rows, offsets=offsets).unflatten(0, (2, 24)).movedim(1, 2).unflatten(2, features.shape[2:])
+    torch.testing.assert_close(packed, expected)
+
+
+def test_a_second_round_has_gradients_through_both():
+    features, labels = draw()
+    classifier = make(rounds=2)
+    classifier(features, labels).context.square().sum().backward()
     assert classifier.context_projector[0].weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="rounds must be at least 1; got 0"):
-        make(rounds=0)
-    with pytest.raises(TypeError, match="rounds must be an integer"):
-        make(rounds=1.5)
+    assert classifier.bias.grad.abs().sum() > 0  # through the plain logits, which pool the first prototypes
+    apart = make(rounds=2, detach_plain=True)
+    apart(features, labels).context.square().sum().backward()
+    assert apart.bias.grad is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(rounds=0), ValueError, "rounds must be at least 1; got 0"),
+        (dict(rounds=1.5), TypeError, "rounds must be an integer; got 1.5"),
+        (dict(rounds=True), TypeError, "rounds must be an integer; got True"),
+        (dict(rounds=2, context_design="weight"), ValueError, "context_design='weight' has none"),
+    ],
+)
+def test_rounds_that_cannot_be(arguments, error, message):
+    with pytest.raises(error, match=message):
+        make(**arguments)
 
 
 def test_a_learnable_scale_starts_at_the_scale():

@@ -180,11 +180,14 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
 
 
-def check_rounds(rounds: int) -> None:
-    if not isinstance(rounds, int):
+def check_rounds(rounds: int, design: str) -> None:
+    """How often prototypes are pooled, by a design that has some."""
+    if not isinstance(rounds, int) or isinstance(rounds, bool):
         raise TypeError(f"rounds must be an integer; got {rounds!r}.")
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}.")
+    if rounds > 1 and design in ("weight", "none"):
+        raise ValueError(f"rounds={rounds} pools prototypes again, and context_design={design!r} has none.")
 
 
 def check_gradient_ratio(value: float | None) -> None:

@@ -85,8 +85,8 @@ class ContextAwareClassifier(nn.Module):
         context_design, oracle_design: how prototypes and weight become a classifier, a name in `DESIGNS`.
             "none" leaves the branch out; without a context branch the answer is the plain logits.
         frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
-        confidence_threshold: pixels whose largest plain probability is below it stay out of the context
-            prototypes.
+        confidence_threshold: pixels whose largest probability is below it, of those that pool them, stay out of the
+            context prototypes.
         rounds: how often context prototypes are pooled: by the plain probabilities, then by the answer they gave.
         detach_plain: no gradient from the context prototypes into the plain logits.
         detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias that they
@@ -152,7 +152,6 @@ class ContextAwareClassifier(nn.Module):
         if not 0.0 < scale < float("inf"):
             raise ValueError(f"scale must be positive and finite; got {scale}.")
         check_confidence(confidence_threshold)
-        check_rounds(rounds)
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("answer", answer, ANSWERS)
@@ -180,6 +179,7 @@ class ContextAwareClassifier(nn.Module):
         self.context_design: DesignName = fill(context_design, filled.design)
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
+        check_rounds(rounds, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain, detach_weight
         self.feature_gradient = feature_gradient

@@ -8,7 +8,7 @@ import torch
 import cacseg
 from cacseg.engine.atomic import read_checkpoint
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.build import make_model, open_split, run
+from cacseg.recipes.build import make_model, open_split, run, untrained_for
 from cacseg.recipes.files import read_config
 
 SMALL = {
@@ -177,6 +177,17 @@ def test_crops_too_small_for_a_dilation_are_said(tmp_path, in_windows):
     found = [line for line in said if "never learn" in line]
     assert len(found) == (0 if in_windows else 4)  # 4 is of the backbone, 12, 24 and 36 are of the head
     assert all("in images of 400x480 (maps of 50x60)" in line for line in found)
+
+
+def test_images_are_looked_at_as_they_are():
+    """An upright and a wide image are not a large one: 2 taps of the dilation of 36 are reached in each, not 8."""
+    config = change(find_recipe("msrc21"), {"data.root": "somewhere"})
+    model = cacseg.create_model("deeplabv3plus", 21, backbone="test_resnet", output_stride=8)
+    (line,) = untrained_for(config.data, model, [(213, 320), (320, 213)])
+    assert "in images of 213x320 (maps of 27x40) 2 of these read the image" in line
+    assert untrained_for(config.data, model, []) == []
+    model.forward = lambda images: images.sum().item()  # what no tensor without values can do
+    assert untrained_for(config.data, model, [(213, 320)]) == []
 
 
 def test_given_backbone_weights_bring_their_preprocessing(tmp_path):

@@ -156,15 +156,55 @@ def test_the_counts_in_words():
 FCN, DEEPLAB = "fcn_mobilenetv2", "deeplabv3plus_mobilenetv2"
 
 
+PARTS = {  # has a cosine, learns with the oracle, adapts
+    "cosine": ("yes, alone", "no", "no"),
+    "two": ("yes", "no", "no"),
+    "no_oracle": ("yes", "no", "yes"),
+    "fixed": ("yes", "yes", "no"),
+    "tuned": ("yes", "yes", "yes"),
+}
+
+
+def part_rows():
+    """mIoU and pixel accuracy of the classifier's parts beside plain, at the seeds that all of them have."""
+    lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("rest", ("0", "1")))}
+    for arm, parts in PARTS.items():
+        found = [lines[arm, data, FCN, "adamw_fast", 800] for data in ("camvid_held_out", "msrc21")]
+        numbers = [signed_pair(one) for line in found for one in (line.difference, line.pixel_difference)]
+        yield f"| {' | '.join([f'`{arm}`', *parts, *numbers])} |"
+
+
+def signed_pair(mean):
+    return f"{mean.value:+.1f} ± {mean.error:.1f}"
+
+
+def test_the_table_of_the_classifier_s_parts():
+    (table,) = re.findall(r"<!-- parts.*?-->\n(.*?)<!-- /parts -->", (DOCS / "results.md").read_text(), re.DOTALL)
+    assert table.strip().splitlines()[2:] == list(part_rows())
+
+
+def test_the_table_of_what_misses_the_goal():
+    """Of each cell the planned seeds, and all of them where there are more."""
+    page = (DOCS / "results.md").read_text()
+    rows = re.findall(r"^\| (?:CamVid|MSRC-21), .* \| ([\d.]+) \| ([\d.]+) \| (.*) \|$", page, re.MULTILINE)
+    more = {line.cell: line for line in own_of("tuned", None)}
+    expected = []
+    for line in own_of("tuned", PLANNED):
+        if line.verdict != "ahead":
+            name, by_seed = signed_pair(line.difference), more[line.cell].difference
+            if by_seed.n > 3:
+                name += f"; with six seeds {signed_pair(by_seed)}"
+            expected.append((f"{line.miou.value:.1f}", name.replace("+0.0", "0.0")))
+    assert sorted(row[1:] for row in rows) == sorted(expected)
+
+
 def beside_tuned():
     """Of each arm of round seven: mIoU and pixel accuracy, `tuned` subtracted, on both data sets."""
     lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("rest", baseline="tuned"))}
     arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned"))
     for arm, optimiser in [*((arm, "adamw_fast") for arm in arms), ("third", "sgd")]:
         found = [lines[arm, data, FCN, optimiser, 800] for data in ("camvid_held_out", "msrc21")]
-        numbers = [
-            f"{one.value:+.1f} ± {one.error:.1f}" for line in found for one in (line.difference, line.pixel_difference)
-        ]
+        numbers = [signed_pair(one) for line in found for one in (line.difference, line.pixel_difference)]
         yield f"`{arm}`" + (" with SGD" if optimiser == "sgd" else ""), numbers
 
 

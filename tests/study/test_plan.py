@@ -124,6 +124,9 @@ def test_what_a_job_would_leave_out_is_refused():
         (key,) = setting
         with pytest.raises(ValueError, match=f"in a study {key} must be"):
             check_supported(change(config, setting))
+    for setting in ({"data.window": (64, 64)}, {"data.window": (64, 64), "data.stride": (65, 64)}):
+        with pytest.raises(ValueError, match="stride"):
+            check_supported(change(config, setting))
 
 
 def test_the_last_of_each_block_are_held_out():

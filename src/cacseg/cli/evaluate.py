@@ -54,7 +54,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold an earlier result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     oracle: Annotated[
-        bool, typer.Option("--oracle", help="Beside the others, the upper bound that knows the labels.")
+        bool, typer.Option("--oracle", help="Beside the others, the oracle that knows the labels.")
     ] = False,
     scale: Scale = None,
     slide: Slide = None,
@@ -71,10 +71,11 @@ def evaluate(
 ) -> None:
     """Score a model: mIoU, accuracies, every class, every image.
 
-    The plain and the context-aware classifier of one model, the mean of both (and with --oracle the upper bound) are
-    scored side by side from one pass. Without further options images are shown as the model's run, or the data set's
-    published protocol, has it. Within torchrun each process takes a share of the images. In OUTPUT: scores.json,
-    report.md, classes.csv, images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
+    The plain and the context-aware classifier of one model, the mean of both (and with --oracle the one that knows
+    the labels) are scored side by side from one pass. Without further options images are shown as the model's run,
+    or the data set's published protocol, has it. Within torchrun each process takes a share of the images. In OUTPUT:
+    scores.json, report.md, classes.csv, images.csv (worst first), worst.png, and for each answer confusion_*.png and
+    *.csv.
     """
     import cacseg
     from cacseg.engine.device import joined

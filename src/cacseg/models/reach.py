@@ -3,82 +3,101 @@
 from __future__ import annotations
 
 from itertools import chain
+from math import ceil
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from cacseg.models.model import SegmentationModel
 
-LARGEST_STRIDE = 32  # of a map that a model makes of an image
+COARSEST = 32  # no map of these models is at a larger stride
 
 
 class Dilated(NamedTuple):
-    """A dilated convolution and the map that it reads."""
+    """One side of a dilated convolution: how it steps over a map, and how large that is."""
 
-    kernel: tuple[int, int]
-    dilation: tuple[int, int]
-    size: tuple[int, int]
+    kernel: int
+    dilation: int
+    stride: int
+    size: int  # of the map that it reads
+    out: int  # of the map that it gives
 
     @property
-    def reached(self) -> int:
-        """Taps that read the map somewhere; the others read padding alone."""
-        sides = zip(self.kernel, self.dilation, self.size, strict=True)
-        rows, columns = (
-            sum(abs(tap - kernel // 2) * step < side for tap in range(kernel)) for kernel, step, side in sides
-        )
-        return rows * columns
+    def reached(self) -> list[bool]:
+        """Of each tap, whether it reads the map somewhere; one that does not reads padding alone."""
+        last = (self.out - 1) * self.stride
+        padding = max(0, last + (self.kernel - 1) * self.dilation + 1 - self.size) // 2
+        firsts = [tap * self.dilation - padding for tap in range(self.kernel)]
+        return [first < self.size and first + last >= 0 for first in firsts]
 
 
 def untrained_taps(model: SegmentationModel, crop: tuple[int, int], shown: tuple[int, int]) -> list[str]:
-    """A line for each dilation of which taps keep their initial values in training, but are used afterwards.
+    """A line for each dilation of which taps never learn in crops, and are used when larger images are shown.
 
-    A tap that reads padding in every crop has no gradient. Where a larger image is `shown`, it reads the image, and
-    adds noise to it: DeepLabV3+ with dilations up to 36, for one, needs maps of more than 36x36.
+    A tap that reads padding in every crop has no gradient. In a larger image it reads the image, and adds noise:
+    DeepLabV3+, with dilations up to 36, needs maps of more than 36x36.
     """
-    reaches = [
-        size // 2 * step for one in _found(model) for size, step in zip(one.kernel_size, one.dilation, strict=True)
-    ]
-    if LARGEST_STRIDE * max(reaches, default=0) < min(*crop, *shown):
+    furthest = max((max(conv.dilation) * (max(conv.kernel_size) // 2) for conv in _convolutions(model)), default=0)
+    if COARSEST * furthest < min(crop):
         return []
     pairs = dict.fromkeys(zip(_dilated(model, crop), _dilated(model, shown), strict=True))  # each once, in order
-    return [
-        f"in crops of {crop[0]}x{crop[1]} (maps of {ours.size[0]}x{ours.size[1]}) convolutions with a dilation of "
-        f"{max(ours.dilation)} have {ours.kernel[0] * ours.kernel[1] - ours.reached} of "
-        f"{ours.kernel[0] * ours.kernel[1]} taps that read padding alone and never learn; in images of "
-        f"{shown[0]}x{shown[1]} (maps of {theirs.size[0]}x{theirs.size[1]}) {theirs.reached - ours.reached} of these "
-        "read the image. Train on larger crops, or show windows of the crop's size (data.window, data.stride)."
-        for ours, theirs in pairs
-        if ours.reached < theirs.reached
-    ]
+    return [_line(crop, shown, ours, theirs) for ours, theirs in pairs if _taps(ours) < _taps(theirs)]
 
 
-def _found(model: SegmentationModel) -> list[nn.Conv2d]:
+def _line(
+    crop: tuple[int, int],
+    shown: tuple[int, int],
+    ours: tuple[Dilated, Dilated],
+    theirs: tuple[Dilated, Dilated],
+) -> str:
+    (rows, columns), (height, width) = ours, (side.size for side in theirs)
+    taps, learnt = rows.kernel * columns.kernel, _taps(ours)
+    dilation = max(rows.dilation, columns.dilation)
+    enough = max(
+        ceil((side.kernel // 2 * side.dilation + 1) * pixels / side.size)
+        for side, pixels in zip(ours, crop, strict=True)
+    )
+    return (
+        f"in crops of {crop[0]}x{crop[1]} (maps of {rows.size}x{columns.size}) convolutions with a dilation of "
+        f"{dilation} have {taps - learnt} of {taps} taps that read padding alone and never learn; in images of "
+        f"{shown[0]}x{shown[1]} (maps of {height}x{width}) {_taps(theirs) - learnt} of these read the image. Train on "
+        f"crops of about {enough}x{enough} or more, or show windows of the crop's size (data.window, data.stride)."
+    )
+
+
+def _taps(sides: tuple[Dilated, Dilated]) -> int:
+    return sum(sides[0].reached) * sum(sides[1].reached)
+
+
+def _convolutions(model: SegmentationModel) -> list[nn.Conv2d]:
     return [one for one in model.modules() if isinstance(one, nn.Conv2d) and max(one.dilation) > 1]
 
 
-def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[Dilated]:
+def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[tuple[Dilated, Dilated]]:
     """The dilated convolutions in the order in which they run on an image of that size; from shapes alone."""
-    found: list[Dilated] = []
+    found: list[tuple[Dilated, Dilated]] = []
 
-    def note(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        assert isinstance(module, nn.Conv2d)
-        height, width = inputs[0].shape[-2:]
-        found.append(Dilated(module.kernel_size, module.dilation, (height, width)))  # type: ignore[arg-type]
+    def note(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(conv, nn.Conv2d)
+        rows, columns = zip(
+            conv.kernel_size, conv.dilation, conv.stride, inputs[0].shape[-2:], output.shape[-2:], strict=True
+        )
+        found.append((Dilated(*rows), Dilated(*columns)))
 
-    handles = [one.register_forward_pre_hook(note) for one in _found(model)]
-    was_training = model.training
+    handles = [one.register_forward_hook(note) for one in _convolutions(model)]
+    were_training = [one for one in model.modules() if one.training]
+    values = {
+        name: torch.empty_like(value, device="meta")
+        for name, value in chain(model.named_parameters(), model.named_buffers())
+    }
     try:
-        values = {
-            name: torch.empty_like(value, device="meta")
-            for name, value in chain(model.named_parameters(), model.named_buffers())
-        }
-        image = torch.empty(1, len(model.mean), *size, device="meta")
         with torch.no_grad():
-            functional_call(model.eval(), values, (image,))
+            functional_call(model.eval(), values, (torch.empty(1, len(model.mean), *size, device="meta"),))
     finally:
-        model.train(was_training)
+        for one in were_training:
+            one.training = True
         for handle in handles:
             handle.remove()
     return found

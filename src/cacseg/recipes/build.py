@@ -76,9 +76,9 @@ def run(
         """Not before the dry run: what was refused leaves no folder behind that a corrected run could not use."""
         if (folder / CONFIG).exists():
             raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
-        write_config(folder, recipe, config, model.arguments)
         for line in untrained(config.data, model, validation_data):
             report(line)
+        write_config(folder, recipe, config, model.arguments)
 
     return train(
         task,
@@ -127,17 +127,25 @@ def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -
 def untrained(
     data: DataConfig, model: SegmentationModel, validation: SegmentationData, looked_at: int = 3
 ) -> list[str]:
-    """A line for what crops are too small to train and the images of the validation split are large enough to use."""
+    """Lines for what crops are too small to train and the first images of the validation split use."""
     sizes = [validation.read(index).labels.shape[:2] for index in range(min(looked_at, len(validation)))]
-    return untrained_taps(model, data.crop, shown_size(data, sizes)) if sizes else []
+    return untrained_for(data, model, sizes)
 
 
-def shown_size(data: DataConfig, sizes: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """The largest that a model sees of images of these heights and widths: all of them, or a window."""
+def untrained_for(data: DataConfig, model: SegmentationModel, sizes: Iterable[tuple[int, int]]) -> list[str]:
+    """The same for images of these heights and widths: of the highest or the widest of them."""
+    shown = list(dict.fromkeys(_shown(data, *size) for size in sizes))
+    largest = (max(shown, key=lambda size: size[side]) for side in (1, 0)) if shown else ()
+    try:
+        return next(filter(None, (untrained_taps(model, data.crop, size) for size in dict.fromkeys(largest))), [])
+    except (RuntimeError, NotImplementedError):  # a backbone that needs values, not shapes: a remark ends no run
+        return []
+
+
+def _shown(data: DataConfig, height: int, width: int) -> tuple[int, int]:
+    """What a model sees of such an image at once: all of it, resized, or a window."""
     if data.val_scale is not None:
-        scale = data.val_scale
-        sizes = [keep_ratio(height, width, scale) for height, width in sizes]
-    height, width = (max(side) for side in zip(*sizes, strict=True))
+        height, width = keep_ratio(height, width, data.val_scale)
     return (height, width) if data.window is None else (min(height, data.window[0]), min(width, data.window[1]))
 
 

@@ -28,14 +28,13 @@ from cacseg.engine.resident import Resident, load_resident
 from cacseg.engine.views import answer_names, networks_of
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
-from cacseg.models.reach import untrained_taps
-from cacseg.recipes.build import make_model, open_split, shown_size
+from cacseg.recipes.build import make_model, open_split, untrained_for
 from cacseg.recipes.config import Config
 from cacseg.study.plan import Job
 from cacseg.study.splits import hold_out
 from cacseg.study.training import Progress, cast, train_model
 
-EVALUATED_AT_ONCE = 16  # images
+EVALUATED_AT_ONCE = 16  # images, or windows of them
 
 
 class JobData(NamedTuple):
@@ -88,7 +87,7 @@ def run_job(
         warnings.simplefilter("always")
         model = make_model(config.model, data.source, lambda text: None).to(device)
     noted = [str(one.message) for one in caught]
-    noted += untrained_taps(model, config.data.crop, shown_size(config.data, data.scored.sizes.tolist()))
+    noted += untrained_for(config.data, model, map(tuple, data.scored.sizes.tolist()))
     start = time.perf_counter()
     # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
     trained = train_model(config, model, data.train, progress, graphs=graphs)
@@ -126,13 +125,14 @@ def score_model(config: Config, model: SegmentationModel, split: Resident) -> di
     mean, std = torch.tensor([model.mean, model.std], device=device)
     inference = Inference(window=config.data.window, stride=config.data.stride, window_batch=EVALUATED_AT_ONCE)
     names = answer_names(model, oracle=True)
+    networks = networks_of(model, names)
     counts: dict[str, Tensor] = {}
     model.eval()
     for images, labels in split.of_one_size(EVALUATED_AT_ONCE):
         shown = normalise(images, mean, std).contiguous(memory_format=layout)
         with autocast(device, cast(config.training.precision)):
             size = labels.shape[1], labels.shape[2]
-            answers = predict_each(networks_of(model, names), [shown], size, inference, labels.long())
+            answers = predict_each(networks, [shown], size, inference, labels.long())
             for name, logits in zip(names, answers, strict=True):
                 found = confusion(logits.argmax(1), labels, n, split.ignore_index)
                 counts[name] = counts[name] + found if name in counts else found

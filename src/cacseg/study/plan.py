@@ -11,6 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from cacseg.engine.inference import Inference
 from cacseg.presets import get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
@@ -138,6 +139,7 @@ def check_supported(config: Config) -> None:
     for key, (needed, reason) in _NEEDED.items():
         if values[key] != needed:
             raise ValueError(f"in a study {key} must be {json.dumps(needed)} ({reason}); got {values[key]!r}.")
+    Inference(window=config.data.window, stride=config.data.stride)  # or an error
     if config.training.precision == "fp16":
         raise ValueError("in a study training.precision must be fp32, tf32 or bf16; got 'fp16'. Use bf16.")
 
