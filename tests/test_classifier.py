@@ -608,6 +608,42 @@ def test_rounds_that_cannot_be(arguments, error, message):
         make(**arguments)
 
 
+def gradients_of(term, **arguments):
+    """Of one term of the loss: into the features, and into all that the classifier learns."""
+    features, labels = draw()
+    features.requires_grad_()
+    classifier = make(**arguments)
+    losses = cacseg.ContextLoss("released")(classifier(features, labels), labels)
+    learnt = dict(classifier.named_parameters())
+    found = torch.autograd.grad(losses[term], [features, *learnt.values()], allow_unused=True)
+    return losses[term], found[0], dict(zip(learnt, found[1:], strict=True))
+
+
+def test_the_distillation_has_a_gradient_of_its_own():
+    loss, features, learnt = gradients_of("distillation")
+    other, nothing, theirs = gradients_of("distillation", distillation_gradient=0.0)
+    torch.testing.assert_close(other, loss)
+    assert features.abs().sum() > 0
+    assert nothing is None or nothing.abs().sum() == 0
+    for name in ("context_projector.0.weight", "context_projector.2.bias"):
+        torch.testing.assert_close(theirs[name], learnt[name])
+    assert theirs["bias"] is None or theirs["bias"].abs().sum() == 0  # comes through the plain logits alone
+    _, half, _ = gradients_of("distillation", distillation_gradient=0.5)
+    assert 0 < half.abs().sum() < features.abs().sum()
+
+
+def test_the_gradient_of_the_distillation_leaves_the_others_alone():
+    for term in ("plain", "context", "oracle"):
+        for ours, theirs in zip(gradients_of(term), gradients_of(term, distillation_gradient=0.0), strict=True):
+            if isinstance(ours, dict):
+                for name, value in ours.items():
+                    assert (value is None) == (theirs[name] is None)
+                    if value is not None:
+                        torch.testing.assert_close(theirs[name], value)
+            else:
+                torch.testing.assert_close(theirs, ours)
+
+
 def test_a_learnable_scale_starts_at_the_scale():
     features, labels = draw()
     classifier = make(learnable_scale=True)

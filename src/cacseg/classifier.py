@@ -56,6 +56,7 @@ class ContextLogits(NamedTuple):
     labels: Int[Tensor, "b *spatial"]  # at the size of the features, -1 where they take no part
     offsets: Int[Tensor, " b_plus_1"] | None = None  # of a packed batch
     ignore_index: int = 255  # of the full labels
+    taught: Float[Tensor, "b n *spatial"] | None = None  # context, for a distillation with a gradient of its own
 
 
 class ContextAwareClassifier(nn.Module):
@@ -93,6 +94,7 @@ class ContextAwareClassifier(nn.Module):
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
         oracle_gradient: the same for the oracle branch; None takes `feature_gradient`.
+        distillation_gradient: of the context branch's, the share of the distillation's that reaches the features.
         label_sampling: which pixel of its cell gives a feature its label: the first ("nearest"), or the one where
             upsampling has the feature without ("centred") or with align_corners ("aligned").
         gradient_ratio: what both branches send into the features together is made at most so many times as long as what
@@ -136,6 +138,7 @@ class ContextAwareClassifier(nn.Module):
         detach_weight: bool = False,
         feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
+        distillation_gradient: float = 1.0,
         gradient_ratio: float | None = None,
         label_sampling: LabelSampling | None = None,
         zero_start: bool | None = None,
@@ -186,6 +189,8 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_gradient: float = fill(oracle_gradient, feature_gradient)
         check_share("feature_gradient", self.feature_gradient)
         check_share("oracle_gradient", self.oracle_gradient)
+        check_share("distillation_gradient", distillation_gradient)
+        self.distillation_gradient = distillation_gradient
         check_gradient_ratio(gradient_ratio)
         self.gradient_ratio = gradient_ratio
 
@@ -259,8 +264,13 @@ class ContextAwareClassifier(nn.Module):
         if self.oracle_design != "none":
             oracle_head = self._oracle_head(seen, labels, offsets, self.oracle_scope)
         context, oracle = self._similarities(seen, own, oracle_head, offsets, factor)
+        taught = None
+        if self.distillation_gradient < 1.0 and context is not None:
+            seen, guess = (functional.scale_gradient(one, self.distillation_gradient) for one in (seen, plain))
+            again = self._context_head(seen, guess, offsets, factor)
+            taught, _ = self._similarities(seen, again, None, offsets, factor)
         context = plain if context is None else context
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index)
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
@@ -347,7 +357,7 @@ class ContextAwareClassifier(nn.Module):
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
             and self.oracle_gradient == self.feature_gradient
-            and (labels is None or self.gradient_ratio is None)
+            and (labels is None or (self.gradient_ratio is None and self.distillation_gradient == 1.0))
         )
         if not usual:
             return None
@@ -382,7 +392,7 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _softens(self) -> bool:
         """Whether less than the whole gradient of the context branches reaches what they share with the plain one."""
-        shares = self.feature_gradient, self.oracle_gradient
+        shares = self.feature_gradient, self.oracle_gradient, self.distillation_gradient
         return self.detach_weight or min(shares) < 1.0 or self.gradient_ratio is not None
 
     @property

@@ -215,7 +215,8 @@ class ContextLoss(nn.Module):
         return dict(zip(names, losses, strict=True))
 
     def _distillation(self, outputs: ContextLogits, oracle: Tensor) -> Tensor:
-        context, labels, offsets = outputs.context, outputs.labels, outputs.offsets
+        context = outputs.context if outputs.taught is None else outputs.taught
+        labels, offsets = outputs.labels, outputs.offsets
         source = {"oracle": oracle, "context": context, "plain": outputs.plain}[self.entropy_source]
         scope, soft, average = self.distillation_scope, self.soft_target_weight, self.class_average
         common = _Common(scope=scope, soft_target_weight=soft, ignore_index=-1, offsets=offsets)
