@@ -49,7 +49,9 @@ presets() {
 
 rates() {
     go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,tuned --steps 800
-    go rates "${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200 --seeds 0
+    local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200 --seeds 0)
+    go rates "${small[@]}" --only arms=plain,tuned,residual
+    go rates "${small[@]}" --only arms=taught_00 --only optimisers=adamw,adamw_fast
 }
 
 late() {
