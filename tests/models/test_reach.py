@@ -51,7 +51,7 @@ def test_what_is_said(deeplab):
     (line,) = untrained_taps(deeplab, (224, 288), (360, 480))
     assert line.startswith("in crops of 224x288 (maps of 28x36) convolutions with a dilation of 36 have 8 of 9 taps")
     assert "in images of 360x480 (maps of 45x60) 8 of these read the image" in line
-    assert "crops of about 296x296 or more" in line
+    assert "crops of about 296x296 or more, take smaller dilations (model.dilations)" in line
     assert deeplab.training
     assert deeplab.head.training
     assert not any(one.training for one in deeplab.backbone.modules())
@@ -69,6 +69,12 @@ def test_nothing_is_said_where_nothing_is_wrong(deeplab, crop, shown):
 def test_a_context_aware_one_is_looked_at_as_well():
     model = create_model("deeplabv3plus", 5, backbone="test_resnet", output_stride=8)
     assert len(untrained_taps(model, (224, 288), (360, 480))) == 1
+
+
+def test_smaller_dilations_fit_smaller_crops():
+    model = create_model("deeplabv3plus", 5, "plain", backbone="test_resnet", output_stride=8, dilations=(6, 12, 18))
+    assert untrained_taps(model, (224, 288), (360, 480)) == []
+    assert len(untrained_taps(model, (64, 64), (360, 480))) == 2  # of 12 and 18
 
 
 def test_a_model_without_far_reaches_is_not_run(monkeypatch):

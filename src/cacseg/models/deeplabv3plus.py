@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, resize
 
+DILATIONS = (12, 24, 36)  # for maps of stride 8 that are larger than the last of them
+
 
 class DeepLabV3Plus(nn.Module):
     """Encoder-decoder with atrous separable convolutions (Chen et al., 2018): pyramid in, features out.
@@ -16,8 +18,8 @@ class DeepLabV3Plus(nn.Module):
     Args:
         in_channels: channels of each level of the pyramid; the first and the last level are read.
         channels: channels d of the features.
-        dilations: of the separable 3x3 convolutions beside the 1x1 convolution and the pooled image; for maps of
-            stride 8.
+        dilations: of the separable 3x3 convolutions beside the 1x1 convolution and the pooled image, in pixels of the
+            coarsest map.
         low_level_channels: to which the finest level is reduced.
     """
 
@@ -26,7 +28,7 @@ class DeepLabV3Plus(nn.Module):
         in_channels: Sequence[int],
         channels: int = 512,
         *,
-        dilations: Sequence[int] = (12, 24, 36),
+        dilations: Sequence[int] = DILATIONS,
         low_level_channels: int = 48,
     ) -> None:
         super().__init__()

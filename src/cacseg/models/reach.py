@@ -63,7 +63,8 @@ def _line(
         f"in crops of {crop[0]}x{crop[1]} (maps of {rows.size}x{columns.size}) convolutions with a dilation of "
         f"{dilation} have {taps - learnt} of {taps} taps that read padding alone and never learn; in images of "
         f"{shown[0]}x{shown[1]} (maps of {height}x{width}) {_taps(theirs) - learnt} of these read the image. Train on "
-        f"crops of about {enough}x{enough} or more, or show windows of the crop's size (data.window, data.stride)."
+        f"crops of about {enough}x{enough} or more, take smaller dilations (model.dilations), or show windows of the "
+        "crop's size (data.window, data.stride)."
     )
 
 

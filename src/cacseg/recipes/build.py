@@ -169,6 +169,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         label_smoothing=model.label_smoothing,
         dropout=model.dropout,
         output_stride=model.output_stride,
+        dilations=model.dilations,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
         mean=stated.get("mean") if model.mean is None else model.mean,

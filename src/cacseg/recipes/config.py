@@ -47,6 +47,7 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     output_stride: Literal[8, 16, 32] | None = None
+    dilations: tuple[Count, ...] | None = None  # of deeplabv3plus alone
     class_weights: tuple[NotNegative, ...] | None = None
     label_smoothing: Share = 0.0
     classifier_arguments: dict[str, Any] = {}
