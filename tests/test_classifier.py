@@ -172,6 +172,21 @@ def test_the_confidence_threshold_and_detaching():
     assert not torch.allclose(expected, make()(features))
 
 
+def test_detached_prototypes_teach_the_projector_alone():
+    classifier, (features, labels) = make(detach_prototypes=True), draw()
+    features.requires_grad_()
+    context = classifier(features, labels).context
+    torch.testing.assert_close(context, make()(features, labels).context)
+    (found,) = torch.autograd.grad(context.square().sum(), features, retain_graph=True)
+    prototypes = functional.context_prototypes(features, classifier.plain_logits(features)).detach()
+    rows = classifier.context_projector(torch.cat([prototypes, classifier.weight.flatten(1).expand_as(prototypes)], -1))
+    (expected,) = torch.autograd.grad(functional.cosine_logits(features, rows.detach()).square().sum(), features)
+    torch.testing.assert_close(found, expected)  # as if the classifier were fixed
+    context.square().sum().backward()
+    assert classifier.bias.grad is None
+    assert classifier.context_projector[0].weight.grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize("design", [name for name in DESIGNS if name != "none"])
 def test_each_design_is_its_formula(design):
     classifier, (features, _) = make(context_design=design), draw()

@@ -90,6 +90,7 @@ class ContextAwareClassifier(nn.Module):
             context prototypes.
         rounds: how often context prototypes are pooled: by the plain probabilities, then by the answer they gave.
         detach_plain: no gradient from the context prototypes into the plain logits.
+        detach_prototypes: none into the features either: the context projector alone learns what to make of them.
         detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias that they
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
@@ -135,6 +136,7 @@ class ContextAwareClassifier(nn.Module):
         confidence_threshold: float = 0.0,
         rounds: int = 1,
         detach_plain: bool = False,
+        detach_prototypes: bool = False,
         detach_weight: bool = False,
         feature_gradient: float = 1.0,
         oracle_gradient: float | None = None,
@@ -184,7 +186,8 @@ class ContextAwareClassifier(nn.Module):
         check_choice("context_design", self.context_design, tuple(DESIGNS))
         check_rounds(rounds, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
-        self.detach_plain, self.detach_weight = detach_plain, detach_weight
+        self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
+        self.detach_prototypes = detach_prototypes
         self.feature_gradient = feature_gradient
         self.oracle_gradient: float = fill(oracle_gradient, feature_gradient)
         check_share("feature_gradient", self.feature_gradient)
@@ -356,6 +359,7 @@ class ContextAwareClassifier(nn.Module):
             and (labels is None or self.oracle_design in (self.context_design, "none"))
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
+            and (labels is None or not self.detach_prototypes)
             and self.oracle_gradient == self.feature_gradient
             and (labels is None or (self.gradient_ratio is None and self.distillation_gradient == 1.0))
         )
@@ -393,7 +397,8 @@ class ContextAwareClassifier(nn.Module):
     def _softens(self) -> bool:
         """Whether less than the whole gradient of the context branches reaches what they share with the plain one."""
         shares = self.feature_gradient, self.oracle_gradient, self.distillation_gradient
-        return self.detach_weight or min(shares) < 1.0 or self.gradient_ratio is not None
+        ratio = self.gradient_ratio is not None
+        return self.detach_weight or self.detach_prototypes or min(shares) < 1.0 or ratio
 
     @property
     def _goes_beyond(self) -> bool:
@@ -411,7 +416,7 @@ class ContextAwareClassifier(nn.Module):
         """A_p of Eq. (5), one classifier for each image; None without a context branch."""
         if self.context_design == "none":
             return None
-        features = functional.scale_gradient(features, self.feature_gradient)
+        features = functional.scale_gradient(features, 0.0 if self.detach_prototypes else self.feature_gradient)
         head = self._head_by(features, plain.detach() if self.detach_plain else plain, offsets)
         for _ in range(self.rounds - 1):
             head = self._head_by(features, self._similarity(features, head, offsets, factor), offsets)

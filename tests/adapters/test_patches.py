@@ -22,6 +22,7 @@ SETTINGS = {
     "dot": {"context_similarity": "dot"},
     "threshold": {"confidence_threshold": 0.4},
     "detached": {"detach_plain": True},
+    "still": {"detach_prototypes": True},
     "balanced": {"gradient_ratio": 0.5},
     "no context": {"context_design": "none"},
     "weights": {"context_design": "weight", "oracle_design": "weight"},
