@@ -47,11 +47,16 @@ presets() {
     go presets "${all[@]}" "${deeplab[@]}" --only data=msrc21 --steps 800
 }
 
+fits() {
+    go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed
+    go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias --only data=msrc21
+}
+
 rates() {
     go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,tuned --steps 800
     local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200 --seeds 0)
     go rates "${small[@]}" --only arms=plain,tuned,residual
-    go rates "${small[@]}" --only arms=taught_00 --only optimisers=adamw,adamw_fast
+    go rates "${small[@]}" --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
 }
 
 late() {
@@ -61,13 +66,15 @@ late() {
 rest() {
     local all=("${both[@]}" "${gpu[@]}" "${bf16[@]}")
     go rest "${all[@]}" --only optimisers=adamw_fast
-    go rest "${all[@]}" --only optimisers=adamw_fast --only arms=plain,tuned,detached --seeds 2
+    go rest "${all[@]}" --only optimisers=adamw_fast \
+        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl --seeds 2
     go rest "${all[@]}" --only optimisers=sgd --only arms=plain,tuned,third
 }
 
 ends() {
-    go ends "${both[@]}" "${gpu[@]}" --only data=camvid_held_out --steps 1000
-    go ends "${both[@]}" "${gpu[@]}" --only data=msrc21 --steps 2000
+    local all=("${both[@]}" "${gpu[@]}")
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still
+    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed
 }
 
 reach() {
@@ -106,10 +113,10 @@ search() {
 
 scenes() {
     go scenes "${cpu[@]}" --only optimisers=adamw
-    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed
+    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
 }
 
-for name in "${@:-full presets reach rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full presets fits reach rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0
