@@ -172,6 +172,20 @@ def test_the_confidence_threshold_and_detaching():
     assert not torch.allclose(expected, make()(features))
 
 
+@pytest.mark.parametrize(
+    "arguments", [{"rounds": 2}, {"reads": ("share", "scene")}, {"gradient_ratio": 0.5}, {"distillation_gradient": 0.5}]
+)
+def test_prototypes_are_constants_beside_other_options(arguments):
+    """The plain bias reaches context logits through the prototypes alone."""
+    features, labels = draw()
+    classifier = make(**arguments, detach_prototypes=True)
+    classifier(features, labels).context.square().sum().backward()
+    assert classifier.bias.grad is None
+    open_one = make(**arguments)
+    open_one(features, labels).context.square().sum().backward()
+    assert open_one.bias.grad.abs().sum() > 0
+
+
 def test_detached_prototypes_teach_the_projector_alone():
     classifier, (features, labels) = make(detach_prototypes=True), draw()
     features.requires_grad_()
@@ -613,6 +627,8 @@ def test_a_second_round_has_gradients_through_both():
     ("arguments", "error", "message"),
     [
         (dict(rounds=0), ValueError, "rounds must be at least 1; got 0"),
+        (dict(detach_prototypes="no"), TypeError, "detach_prototypes must be True or False; got 'no'"),
+        (dict(detach_prototypes=True, context_design="weight"), ValueError, "context_design='weight' has none"),
         (dict(rounds=1.5), TypeError, "rounds must be an integer; got 1.5"),
         (dict(rounds=True), TypeError, "rounds must be an integer; got True"),
         (dict(rounds=2, context_design="weight"), ValueError, "context_design='weight' has none"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -180,14 +181,38 @@ def check_dropout(dropout: float) -> None:
         raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
 
 
-def check_rounds(rounds: int, design: str) -> None:
-    """How often prototypes are pooled, by a design that has some."""
+def check_dilations(dilations: Sequence[int]) -> list[int]:
+    """As Python's integers."""
+    try:
+        values = [operator.index(one) for one in dilations if not isinstance(one, bool)]
+    except TypeError:  # no sequence, or not of whole numbers
+        values = []
+    if not values or min(values) < 1 or len(values) < len(dilations):
+        raise ValueError(
+            "dilations must be a sequence of whole numbers of at least 1, one for each branch; got "
+            f"{dilations!r}. Pass e.g. (6, 12, 18)."
+        )
+    return values
+
+
+def check_flags(**flags: bool) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False; got {value!r}.")
+
+
+def check_pooling(rounds: int, detached: bool, design: str) -> None:
+    """How often prototypes are pooled, and whether they are constants: of a design that has some."""
     if not isinstance(rounds, int) or isinstance(rounds, bool):
         raise TypeError(f"rounds must be an integer; got {rounds!r}.")
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}.")
     if rounds > 1 and design in ("weight", "none"):
         raise ValueError(f"rounds={rounds} pools prototypes again, and context_design={design!r} has none.")
+    if detached and design in ("weight", "none"):
+        raise ValueError(
+            f"detach_prototypes is about prototypes, and context_design={design!r} has none. Leave it out."
+        )
 
 
 def check_gradient_ratio(value: float | None) -> None:

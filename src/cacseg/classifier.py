@@ -15,11 +15,12 @@ from cacseg._checks import (
     check_confidence,
     check_dropout,
     check_features,
+    check_flags,
     check_gradient_ratio,
     check_labels,
     check_offsets,
     check_pointwise,
-    check_rounds,
+    check_pooling,
     check_share,
     check_sizes,
 )
@@ -90,7 +91,8 @@ class ContextAwareClassifier(nn.Module):
             context prototypes.
         rounds: how often context prototypes are pooled: by the plain probabilities, then by the answer they gave.
         detach_plain: no gradient from the context prototypes into the plain logits.
-        detach_prototypes: none into the features either: the context projector alone learns what to make of them.
+        detach_prototypes: context prototypes are constants: no gradient through them into the features, nor (as with
+            `detach_plain`) into the plain logits. Those of the oracle keep theirs.
         detach_weight: no gradient from the context and the oracle classifier into the plain weight and bias that they
             are made with; it still comes through the plain logits, unless `detach_plain` says otherwise.
         feature_gradient: the share of the context branch's gradient that reaches the features, 0 to 1.
@@ -184,7 +186,8 @@ class ContextAwareClassifier(nn.Module):
         self.context_design: DesignName = fill(context_design, filled.design)
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
-        check_rounds(rounds, self.context_design)
+        check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
+        check_pooling(rounds, detach_prototypes, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
         self.detach_prototypes = detach_prototypes
@@ -359,7 +362,7 @@ class ContextAwareClassifier(nn.Module):
             and (labels is None or self.oracle_design in (self.context_design, "none"))
             and self.confidence_threshold == 0.0
             and not self._goes_beyond
-            and (labels is None or not self.detach_prototypes)
+            and not (self.detach_prototypes and torch.is_grad_enabled())
             and self.oracle_gradient == self.feature_gradient
             and (labels is None or (self.gradient_ratio is None and self.distillation_gradient == 1.0))
         )
@@ -397,8 +400,7 @@ class ContextAwareClassifier(nn.Module):
     def _softens(self) -> bool:
         """Whether less than the whole gradient of the context branches reaches what they share with the plain one."""
         shares = self.feature_gradient, self.oracle_gradient, self.distillation_gradient
-        ratio = self.gradient_ratio is not None
-        return self.detach_weight or self.detach_prototypes or min(shares) < 1.0 or ratio
+        return self.detach_weight or min(shares) < 1.0 or self.gradient_ratio is not None
 
     @property
     def _goes_beyond(self) -> bool:
@@ -419,7 +421,8 @@ class ContextAwareClassifier(nn.Module):
         features = functional.scale_gradient(features, 0.0 if self.detach_prototypes else self.feature_gradient)
         head = self._head_by(features, plain.detach() if self.detach_plain else plain, offsets)
         for _ in range(self.rounds - 1):
-            head = self._head_by(features, self._similarity(features, head, offsets, factor), offsets)
+            guess = self._similarity(features, head, offsets, factor)
+            head = self._head_by(features, guess.detach() if self.detach_prototypes else guess, offsets)
         return head
 
     def _head_by(self, features: Tensor, guess: Tensor, offsets: Tensor | None) -> Head:

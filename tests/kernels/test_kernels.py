@@ -307,6 +307,22 @@ def test_a_term_of_weight_zero_leaves_the_oracle_alone():
     assert classifier.context_projector[0].weight.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("with_labels", [False, True])
+def test_prototypes_without_a_gradient(monkeypatch, with_labels):
+    """No kernel leaves out that gradient: the one operation steps aside where there is one."""
+    from cacseg.ops import _choice
+
+    classifier = cacseg.ContextAwareClassifier(20, 7, preset="released", detach_prototypes=True).to(DEVICE).eval()
+    found, labels = [], draw_labels(7, 2, 6, 10) if with_labels else None
+    for on in (False, True):
+        monkeypatch.setattr(_choice, "kernels_run_on", lambda device, on=on: on)
+        features = draw(2, 20, 3, 5).requires_grad_()
+        logits = classifier(features, labels)
+        (logits.context if with_labels else logits).square().sum().backward()
+        found.append(features.grad)
+    assert distance(*found) < 1e-5
+
+
 @pytest.mark.usefixtures("kernels_by_default")
 def test_inference_equals_that_of_plain_torch(monkeypatch):
     from cacseg.ops import _choice

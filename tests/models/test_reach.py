@@ -51,7 +51,7 @@ def test_what_is_said(deeplab):
     (line,) = untrained_taps(deeplab, (224, 288), (360, 480))
     assert line.startswith("in crops of 224x288 (maps of 28x36) convolutions with a dilation of 36 have 8 of 9 taps")
     assert "in images of 360x480 (maps of 45x60) 8 of these read the image" in line
-    assert "crops of about 296x296 or more, take smaller dilations (model.dilations)" in line
+    assert "crops of about 296x296 or more, take dilations of at most 27 (model.dilations), or show" in line
     assert deeplab.training
     assert deeplab.head.training
     assert not any(one.training for one in deeplab.backbone.modules())
@@ -75,6 +75,13 @@ def test_smaller_dilations_fit_smaller_crops():
     model = create_model("deeplabv3plus", 5, "plain", backbone="test_resnet", output_stride=8, dilations=(6, 12, 18))
     assert untrained_taps(model, (224, 288), (360, 480)) == []
     assert len(untrained_taps(model, (64, 64), (360, 480))) == 2  # of 12 and 18
+
+
+def test_a_backbone_is_not_told_of_dilations():
+    model = create_model("fcn", 5, "plain", backbone="test_resnet", output_stride=8)
+    lines = untrained_taps(model, (24, 24), (360, 480))
+    assert lines
+    assert all("take a larger model.output_stride" in line and "model.dilations" not in line for line in lines)
 
 
 def test_a_model_without_far_reaches_is_not_run(monkeypatch):

@@ -38,6 +38,25 @@ def test_a_file_needs_no_other_knowledge(model, tmp_path):
     model.save(path, overwrite=True)
 
 
+def test_dilations_round_trip(tmp_path):
+    model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet", dilations=(2, 3))
+    model.save(tmp_path / "near.safetensors")
+    again = cacseg.load(tmp_path / "near.safetensors")
+    assert again.arguments["dilations"] == [2, 3]
+    assert again.head.branches[3].depthwise.conv.dilation == (3, 3)
+    tensors, metadata = load_file(tmp_path / "near.safetensors"), read_tensors(tmp_path / "near.safetensors").metadata
+    arguments = json.dumps({**model.arguments, "dilations": [1] * 9})
+    save_file(tensors, tmp_path / "many.safetensors", metadata={**metadata, "arguments": arguments})
+    with pytest.raises(ValueError, match="it claims 9 dilations and holds 4 branches"):
+        cacseg.load(tmp_path / "many.safetensors")
+    model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet")
+    model.save(tmp_path / "far.safetensors")
+    tensors, metadata = load_file(tmp_path / "far.safetensors"), read_tensors(tmp_path / "far.safetensors").metadata
+    before = json.dumps({name: value for name, value in model.arguments.items() if name != "dilations"})
+    save_file(tensors, tmp_path / "old.safetensors", metadata={**metadata, "arguments": before})
+    assert cacseg.load(tmp_path / "old.safetensors").arguments["dilations"] == [12, 24, 36]
+
+
 def test_a_training_step_round_trip(tmp_path):
     """Class weights and loss arguments are part of the model: the loss is the same after loading."""
     torch.manual_seed(0)

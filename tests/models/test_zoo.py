@@ -79,8 +79,8 @@ def test_any_head_stands_on_any_backbone():
 
 def test_deeplab_reaches_as_far_as_it_is_told():
     assert create_on_meta("deeplabv3plus_mobilenetv2").arguments["dilations"] == [12, 24, 36]
-    assert create_on_meta("fcn_mobilenetv2").arguments["dilations"] is None
-    model = create_on_meta("deeplabv3plus", 7, backbone="resnet18", output_stride=16, dilations=(3, 6))
+    assert "dilations" not in create_on_meta("fcn_mobilenetv2").arguments
+    model = create_on_meta("deeplabv3plus", 7, backbone="resnet18", output_stride=16, dilations=torch.tensor([3, 6]))
     taps = [one.dilation for one in model.head.modules() if isinstance(one, torch.nn.Conv2d) and max(one.dilation) > 1]
     assert taps == [(3, 3), (6, 6)]
     assert create_on_meta(**model.arguments).arguments == model.arguments
@@ -124,8 +124,14 @@ def test_classifiers_start_small():
         ({"name": "fcn_mobilenetv2", "classifier": "plain", "loss_arguments": {"kl_weight": 0.1}}, "belong to"),
         ({"name": "fcn_mobilenetv2", "padding": "valid"}, "padding must be one of '', 'same'; got 'valid'"),
         ({"name": "fcn_mobilenetv2", "dilations": [6]}, r"dilations belong to DeepLabV3\+; got \[6\] with fcn"),
-        ({"name": "deeplabv3plus_mobilenetv2", "dilations": [6, 0]}, r"at least 1, one a branch; got \[6, 0\]"),
-        ({"name": "deeplabv3plus_mobilenetv2", "dilations": []}, r"at least 1, one a branch; got \[\]"),
+        ({"name": "fcn_mobilenetv2", "dilations": 6}, r"dilations belong to DeepLabV3\+; got 6 with fcn"),
+        *(
+            (
+                {"name": "deeplabv3plus_mobilenetv2", "dilations": wrong},
+                "of at least 1, one for each branch; got .* Pass",
+            )
+            for wrong in ([6, 0], [], 6, (True, 6), "6,12", [6.0])
+        ),
         ({"name": "fcn_mobilenetv2", "mean": [0.5]}, "mean must have one number for each of the 3 channels"),
         ({"name": "fcn_mobilenetv2", "class_weights": [1.0]}, "each of the 150 classes; got 1"),
         ({"name": "fcn_mobilenetv2", "num_classes": 1}, "num_classes must be at least 2"),

@@ -165,6 +165,21 @@ def test_a_warm_up_longer_than_the_run_is_said(tmp_path):
     assert any("warm-up of 2 steps does not end within 2" in line for line in said)
 
 
+def test_dilations_are_the_recipe_s_or_those_of_the_weights(tmp_path):
+    root, said = make_folder(tmp_path / "data"), []
+    data = open_split(small(root).data, "train")
+    deeplab = {"model.name": "deeplabv3plus"}
+    near = make_model(small(root, **deeplab, **{"model.dilations": (1, 2)}).model, data, said.append)
+    assert near.arguments["dilations"] == [1, 2]
+    near.save(tmp_path / "near.safetensors")
+    deeplab["model.weights"] = str(tmp_path / "near.safetensors")
+    assert make_model(small(root, **deeplab).model, data, said.append).arguments["dilations"] == [1, 2]
+    assert not any(line.startswith("dilations") for line in said)
+    other = make_model(small(root, **deeplab, **{"model.dilations": (2, 4)}).model, data, said.append)
+    assert other.arguments["dilations"] == [2, 4]
+    assert any(line.startswith("dilations of [2, 4], where the model of") for line in said)
+
+
 @pytest.mark.parametrize("in_windows", [False, True])
 def test_crops_too_small_for_a_dilation_are_said(tmp_path, in_windows):
     """Maps of 4x4 for crops of 32x32; the images of 40x48 become 400x480 in validation."""

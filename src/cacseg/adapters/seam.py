@@ -122,7 +122,8 @@ class SeamClassifier(ContextAwareClassifier):
             if self.context_design != "weight":
                 with no_autocast(features):
                     shares = pixel_shares(plain.detach() if self.detach_plain else plain, self.confidence_threshold)
-                    prototypes = patch_sums(widen(features), shares.to(widen(features).dtype), self.geometry)
+                    values = widen(features.detach() if self.detach_prototypes else features)
+                    prototypes = patch_sums(values, shares.to(values.dtype), self.geometry)
             rows = self._generate(self.context_design, self.context_projector, prototypes, None).rows
             context = self._similarity_of_patches(features, rows, norms)
         if labels is None:

@@ -33,6 +33,19 @@ class Dilated(NamedTuple):
         return [first < self.size and first + last >= 0 for first in firsts]
 
 
+class Convolution(NamedTuple):
+    """Both sides of one, and whose it is."""
+
+    rows: Dilated
+    columns: Dilated
+    in_head: bool
+
+    @property
+    def taps(self) -> int:
+        """How many read the map somewhere."""
+        return sum(self.rows.reached) * sum(self.columns.reached)
+
+
 def untrained_taps(model: SegmentationModel, crop: tuple[int, int], shown: tuple[int, int]) -> list[str]:
     """A line for each dilation of which taps never learn in crops, and are used when larger images are shown.
 
@@ -43,49 +56,44 @@ def untrained_taps(model: SegmentationModel, crop: tuple[int, int], shown: tuple
     if COARSEST * furthest < min(crop):
         return []
     pairs = dict.fromkeys(zip(_dilated(model, crop), _dilated(model, shown), strict=True))  # each once, in order
-    return [_line(crop, shown, ours, theirs) for ours, theirs in pairs if _taps(ours) < _taps(theirs)]
+    return [_line(crop, shown, ours, theirs) for ours, theirs in pairs if ours.taps < theirs.taps]
 
 
-def _line(
-    crop: tuple[int, int],
-    shown: tuple[int, int],
-    ours: tuple[Dilated, Dilated],
-    theirs: tuple[Dilated, Dilated],
-) -> str:
-    (rows, columns), (height, width) = ours, (side.size for side in theirs)
-    taps, learnt = rows.kernel * columns.kernel, _taps(ours)
+def _line(crop: tuple[int, int], shown: tuple[int, int], ours: Convolution, theirs: Convolution) -> str:
+    rows, columns = sides = ours.rows, ours.columns
+    taps, learnt = rows.kernel * columns.kernel, ours.taps
     dilation = max(rows.dilation, columns.dilation)
     enough = max(
         ceil((side.kernel // 2 * side.dilation + 1) * pixels / side.size)
-        for side, pixels in zip(ours, crop, strict=True)
+        for side, pixels in zip(sides, crop, strict=True)
     )
+    smaller = "a larger model.output_stride"
+    if ours.in_head:
+        smaller = f"dilations of at most {min(rows.size, columns.size) - 1} (model.dilations)"
     return (
         f"in crops of {crop[0]}x{crop[1]} (maps of {rows.size}x{columns.size}) convolutions with a dilation of "
         f"{dilation} have {taps - learnt} of {taps} taps that read padding alone and never learn; in images of "
-        f"{shown[0]}x{shown[1]} (maps of {height}x{width}) {_taps(theirs) - learnt} of these read the image. Train on "
-        f"crops of about {enough}x{enough} or more, take smaller dilations (model.dilations), or show windows of the "
+        f"{shown[0]}x{shown[1]} (maps of {theirs.rows.size}x{theirs.columns.size}) {theirs.taps - learnt} of these "
+        f"read the image. Train on crops of about {enough}x{enough} or more, take {smaller}, or show windows of the "
         "crop's size (data.window, data.stride)."
     )
-
-
-def _taps(sides: tuple[Dilated, Dilated]) -> int:
-    return sum(sides[0].reached) * sum(sides[1].reached)
 
 
 def _convolutions(model: SegmentationModel) -> list[nn.Conv2d]:
     return [one for one in model.modules() if isinstance(one, nn.Conv2d) and max(one.dilation) > 1]
 
 
-def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[tuple[Dilated, Dilated]]:
+def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[Convolution]:
     """The dilated convolutions in the order in which they run on an image of that size; from shapes alone."""
-    found: list[tuple[Dilated, Dilated]] = []
+    found: list[Convolution] = []
+    of_head = set(model.head.modules())
 
     def note(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(conv, nn.Conv2d)
         rows, columns = zip(
             conv.kernel_size, conv.dilation, conv.stride, inputs[0].shape[-2:], output.shape[-2:], strict=True
         )
-        found.append((Dilated(*rows), Dilated(*columns)))
+        found.append(Convolution(Dilated(*rows), Dilated(*columns), conv in of_head))
 
     handles = [one.register_forward_hook(note) for one in _convolutions(model)]
     were_training = [one for one in model.modules() if one.training]

@@ -165,6 +165,8 @@ def _read_arguments(
     notes = []
     if context:
         arguments["preset"] = "released"
+    if MODELS[model_name].head == "deeplabv3plus":
+        notes.append("a checkpoint does not state its dilations: they are taken to be 12, 24 and 36, at a stride of 8")
     if MODELS[model_name].head != "ocrnet" and not any(name.startswith("auxiliary_head.") for name in state):
         arguments["auxiliary"] = False
         notes.append("the checkpoint has no auxiliary head: neither has the model")

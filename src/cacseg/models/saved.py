@@ -69,4 +69,11 @@ def _read_arguments(file: TensorFile, path: str | Path) -> dict[str, Any]:
     if weight is None or weight.ndim != 4 or weight.shape[0] != claimed:
         held = "no classifier" if weight is None else f"a classifier of shape {tuple(weight.shape)}"
         raise ValueError(f"{path} does not fit the model it describes: it claims {claimed} classes and holds {held}.")
+    branches = {name.split(".")[2] for name in file.tensors if name.startswith("head.branches.")}
+    claimed = arguments.get("dilations")
+    if isinstance(claimed, list) and len(claimed) > len(branches):
+        raise ValueError(
+            f"{path} does not fit the model it describes: it claims {len(claimed)} dilations and holds {len(branches)} "
+            "branches."
+        )
     return dict(arguments)

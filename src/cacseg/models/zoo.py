@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from cacseg._checks import check_choice, check_dropout, check_label_smoothing
+from cacseg._checks import check_choice, check_dilations, check_dropout, check_label_smoothing
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import LEVELS, make_backbone, normalisation
@@ -110,7 +110,8 @@ def create_model(
         class_weights, label_smoothing: of every cross-entropy.
         dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
-        dilations: of the branches of DeepLabV3+, whose reach should not exceed the crops; None is 12, 24, 36.
+        dilations: of the branches of DeepLabV3+; None is 12, 24, 36. None should be as large as the maps of the crops,
+            crop / output_stride.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
@@ -146,7 +147,6 @@ def create_model(
         "label_smoothing": float(label_smoothing),
         "dropout": float(fill(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
         "output_stride": fill(output_stride, architecture.output_stride),
-        "dilations": _dilations(architecture.head, dilations),
         "drop_path": float(fill(drop_path, architecture.drop_path)),
         "padding": fill(padding, stated.padding or ""),
         "mean": fill(chosen_mean, timm_mean),
@@ -154,6 +154,10 @@ def create_model(
         "classifier_arguments": dict(classifier_arguments or {}),
         "loss_arguments": dict(loss_arguments or {}),
     }
+    if architecture.head == "deeplabv3plus":
+        arguments["dilations"] = check_dilations(fill(dilations, DILATIONS))
+    elif dilations is not None:
+        raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
     check_choice("padding", arguments["padding"], ("", "same"))
     model = _build(architecture, arguments, pretrained)
     if file is not None:
@@ -181,8 +185,10 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
     )
     # Before the classifier, whose kind draws more or fewer random numbers: all else starts equal for one seed.
-    own = {} if arguments["dilations"] is None else {"dilations": arguments["dilations"]}
-    head = head_class(backbone.channels, CHANNELS, **own)
+    if "dilations" in arguments:
+        head: nn.Module = DeepLabV3Plus(backbone.channels, CHANNELS, dilations=arguments["dilations"])
+    else:
+        head = head_class(backbone.channels, CHANNELS)
     second = make_auxiliary(architecture.head, backbone.channels, num_classes, dropout) if auxiliary else None
     shared = {key: arguments[key] for key in ("ignore_index", "class_weights", "label_smoothing")}
     last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
@@ -288,18 +294,6 @@ def initialise_classifier(classifier: ContextAwareClassifier | PlainClassifier) 
     nn.init.normal_(classifier.weight, std=0.01)
     if classifier.bias is not None:
         nn.init.zeros_(classifier.bias)
-
-
-def _dilations(head: str, dilations: Sequence[int] | None) -> list[int] | None:
-    """Those of DeepLabV3+; the other heads have none."""
-    if head != "deeplabv3plus":
-        if dilations is not None:
-            raise ValueError(f"dilations belong to DeepLabV3+; got {list(dilations)} with {head}. Leave them out.")
-        return None
-    chosen = list(fill(dilations, DILATIONS))
-    if not chosen or not all(isinstance(one, int) and one >= 1 for one in chosen):
-        raise ValueError(f"dilations must be whole numbers of at least 1, one a branch; got {chosen}.")
-    return chosen
 
 
 def _one_each(name: str, values: Sequence[float] | None, count: int, what: str) -> list[float] | None:

@@ -21,6 +21,12 @@ LoggerNames = Annotated[
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),  # one word is a list of one
 ]
 
+Dilations = Annotated[
+    tuple[Annotated[int, Field(ge=1, strict=True)], ...],
+    Field(min_length=1),
+    BeforeValidator(lambda value: (value,) if isinstance(value, int) else value),  # one number is a list of one
+]
+
 
 class Section(BaseModel):
     """Frozen, and without room for a mistyped key."""
@@ -47,7 +53,7 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     output_stride: Literal[8, 16, 32] | None = None
-    dilations: tuple[Count, ...] | None = None  # of deeplabv3plus alone
+    dilations: Dilations | None = None  # of deeplabv3plus alone; None: those of model.weights, else 12, 24, 36
     class_weights: tuple[NotNegative, ...] | None = None
     label_smoothing: Share = 0.0
     classifier_arguments: dict[str, Any] = {}
@@ -83,7 +89,7 @@ class OptimiserConfig(Section):
     momentum: Share = 0.9  # of SGD
     betas: tuple[Share, Share] = (0.9, 0.999)  # of AdamW
     decay_normalisation: bool = True  # False: no decay of normalisations, positions, relative-position biases
-    multipliers: dict[str, NotNegative] = {}  # of the rate, by part: backbone, head, classifier, auxiliary
+    multipliers: dict[str, NotNegative] = {}  # of the rate, by part: backbone, head, classifier, projectors, auxiliary
     clip: Positive | None = None  # the largest norm of the gradients
 
 

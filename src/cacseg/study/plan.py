@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cacseg.engine.inference import Inference
+from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.presets import get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
@@ -22,8 +23,8 @@ from cacseg.study.results import AXES, Cell
 WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
 _UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
-# Settings that came later: where they are as ever, a digest is the one that older results have.
-_LATER = {"model.dilations": None}
+# Settings that came later, and what they were before: there a digest is the one that older results have.
+_LATER = {"model.dilations": (None, list(DILATIONS))}
 # What a job cannot do, with the value that it needs and why.
 _NEEDED: dict[str, tuple[Any, str]] = {
     "data.max_share": (1.0, "crops are drawn before labels are seen"),
@@ -149,7 +150,7 @@ def check_supported(config: Config) -> None:
 def digest_of(config: Config, held_out: float | None) -> str:
     """Sixteen letters that are the same for the same settings, weights by their content; the seed left out."""
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
-    seen = {key: value for key, value in seen.items() if key not in _LATER or value != _LATER[key]}
+    seen = {key: value for key, value in seen.items() if value not in _LATER.get(key, ())}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
