@@ -19,11 +19,11 @@ from cacseg._checks import (
     check_gradient_ratio,
     check_labels,
     check_offsets,
-    check_pointwise,
     check_pooling,
     check_share,
     check_sizes,
 )
+from cacseg.convolutions import arguments_of, complete_state, copy_values
 from cacseg.designs import (
     DESIGNS,
     DesignName,
@@ -222,28 +222,10 @@ class ContextAwareClassifier(nn.Module):
         `arguments` are those of the constructor, but for the ones the convolution fixes: in_channels,
         num_classes, and bias unless it is given and agrees.
         """
-        if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
-            raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
-        check_pointwise(conv)
-        fixed = sorted({"in_channels", "num_classes"} & set(arguments))
-        if fixed:
-            raise ValueError(f"the convolution fixes {' and '.join(fixed)}. Leave them out.")
-        has_bias = conv.bias is not None
-        if arguments.pop("bias", has_bias) != has_bias:
-            raise ValueError(
-                f"bias must agree with the convolution, which has {'a' if has_bias else 'no'} bias; got "
-                f"bias={not has_bias}. Leave the argument out."
-            )
-        num_classes, in_channels = conv.weight.shape[:2]
-        classifier = cls(in_channels, num_classes, bias=has_bias, **arguments)
-        classifier.to(device=conv.weight.device, dtype=conv.weight.dtype)
-        with torch.no_grad():
-            classifier.weight.copy_(conv.weight.view_as(classifier.weight))
-            if classifier.bias is not None and conv.bias is not None:
-                classifier.bias.copy_(conv.bias)
-        classifier.weight.requires_grad_(conv.weight.requires_grad)
-        if classifier.bias is not None and conv.bias is not None:
-            classifier.bias.requires_grad_(conv.bias.requires_grad)
+        classifier = cls(**arguments_of(conv, arguments))
+        trained = next(conv.parameters())
+        classifier.to(device=trained.device, dtype=trained.dtype)
+        copy_values(conv, classifier.weight, classifier.bias)
         return classifier.train(conv.training)
 
     def forward(
@@ -490,20 +472,6 @@ class ContextAwareClassifier(nn.Module):
         return context, of_oracle
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Takes the state dict of the convolution alone, also of a linear layer, a 1-D or a 3-D one.
-
-        The projectors, which such a state dict knows nothing of, keep their values. A trained bias is never dropped.
-        """
-        weight = state_dict.get(f"{prefix}weight")
-        if isinstance(weight, Tensor) and weight.shape[:2] == self.weight.shape[:2] and set(weight.shape[2:]) <= {1}:
-            state_dict[f"{prefix}weight"] = weight.view(self.weight.shape)
-        if self.bias is None and f"{prefix}bias" in state_dict:
-            raise ValueError(
-                f"the classifier has no bias, but the state dict holds {prefix}bias of shape "
-                f"{tuple(state_dict[f'{prefix}bias'].shape)}. Build the classifier with bias=True."
-            )
-        own = self.state_dict(prefix=prefix)
-        added = [name for name in own if name not in (f"{prefix}weight", f"{prefix}bias")]
-        if f"{prefix}weight" in state_dict and not any(name in state_dict for name in added):
-            state_dict.update({name: own[name] for name in added})
+        """Takes the state dict of the convolution alone, too."""
+        complete_state(state_dict, prefix, self.state_dict(prefix=prefix))
         super()._load_from_state_dict(state_dict, prefix, *rest)
