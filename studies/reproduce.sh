@@ -54,9 +54,10 @@ fits() {
 
 rates() {
     go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,tuned --steps 800
-    local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200 --seeds 0)
-    go rates "${small[@]}" --only arms=plain,tuned,residual
-    go rates "${small[@]}" --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
+    local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200)
+    go rates "${small[@]}" --seeds 0 --only arms=plain,tuned,residual
+    go rates "${small[@]}" --seeds 0 --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
+    go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
 }
 
 late() {
