@@ -8,7 +8,7 @@ import torch
 import cacseg
 from cacseg.engine.atomic import read_checkpoint
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.build import make_model, open_split, run, untrained_for
+from cacseg.recipes.build import make_loaders, make_model, open_split, run, untrained_for
 from cacseg.recipes.files import read_config
 
 SMALL = {
@@ -87,6 +87,15 @@ def test_a_resumed_run_does_not_need_the_files_it_started_from(tmp_path):
     quiet(config, tmp_path / "second")
     weights.unlink()
     assert quiet(config, tmp_path / "second", resume=True).step == 3
+
+
+def test_there_are_no_more_readers_than_cores(tmp_path, monkeypatch):
+    config = small(make_folder(tmp_path / "data"), **{"training.workers": 3})
+    data = open_split(config.data, "train")
+    monkeypatch.setattr("cacseg.recipes.build.cores", lambda: 2)
+    assert make_loaders(config, data, data).workers == 2
+    monkeypatch.setattr("cacseg.recipes.build.cores", lambda: 8)
+    assert make_loaders(config, data, data).workers == 3
 
 
 def test_fine_tuning_starts_from_the_weights(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -172,7 +171,8 @@ def _stoppable() -> Iterator[None]:
 
 
 def _default_jobs(device_type: str) -> int:
+    from cacseg.engine.device import cores
+
     if device_type == "cpu":
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(MOST_JOBS, cores - 2))
+    return max(1, min(MOST_JOBS, cores() - 2))

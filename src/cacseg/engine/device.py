@@ -80,3 +80,8 @@ def joined(device: str) -> Iterator[Place]:
         yield Place(chosen, distributed.get_rank() == 0)
     finally:
         distributed.destroy_process_group()
+
+
+def cores() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,6 +12,7 @@ import torch
 from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
 from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
+from cacseg.engine.device import cores
 from cacseg.engine.inference import Inference
 from cacseg.engine.initialise import load_weights, read_model_file
 from cacseg.engine.loaders import Loaders
@@ -196,7 +197,7 @@ def make_loaders(config: Config, train_data: SegmentationData, validation_data: 
         batch=options.batch,
         accumulate=options.accumulate,
         seed=options.seed,
-        workers=options.workers,
+        workers=min(options.workers, cores()),  # how many there are changes nothing but the time
     )
 
 

@@ -117,7 +117,7 @@ class TrainingConfig(Section):
     validate_every: Count = 1000
     save_every: Count = 1000
     log_every: Count = 50
-    workers: Annotated[int, Field(ge=0)] = 4  # a device
+    workers: Annotated[int, Field(ge=0)] = 4  # a device, no more than there are cores
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: Count | Literal["auto"] = "auto"  # of each machine
     nodes: Count = 1
