@@ -55,6 +55,11 @@ def lines_of(name, seeds=None, arms=None, baseline="plain"):
     return summarise(part_of(read_records([RESULTS / f"{name}.csv"]), only), baseline)
 
 
+def by_arm(lines):
+    """Each arm's own answer, by its name and its cell."""
+    return {(line.arm, *line.cell): line for line in own_lines(lines)}
+
+
 PLANNED = ("0", "1", "2")  # seeds; of six cells of the grid there are more, added later
 GRID = ("plain", "paper", "released", "residual", "tuned")  # arms that the page shows of it
 FITS = ("plain", "paper", "released", "fixed", "tuned")
@@ -65,6 +70,12 @@ def shown(page, kind):
     """The tables of a page between comments such as <!-- table: NAME -->, by their names."""
     found = re.findall(rf"<!-- {kind}: (\w+).*?-->\n(.*?)<!-- /{kind} -->", (DOCS / page).read_text(), re.DOTALL)
     return {name: table.strip() for name, table in found}
+
+
+def rows_of(page, name):
+    """The rows of the one table between the comments <!-- NAME: ... --> and <!-- /NAME -->."""
+    (table,) = re.findall(rf"<!-- {name}: .*?-->\n(.*?)<!-- /{name} -->", (DOCS / page).read_text(), re.DOTALL)
+    return table.strip().splitlines()[2:]
 
 
 TABLES = {
@@ -113,17 +124,12 @@ def cell_rows():
         numbers = [
             f"{plain:.1f}",
             f"{line.miou.value:.1f}",
-            f"{line.difference.value:+.1f} ± {line.difference.error:.1f}",
+            signed_pair(line.difference),
             line.verdict,
-            f"{line.pixel_difference.value:+.1f} ± {line.pixel_difference.error:.1f}",
+            signed_pair(line.pixel_difference),
             f"{scores[line.cell, 'tuned', 'oracle'] - plain:+.1f}",
         ]
         yield f"| {' | '.join([*map(str, line.cell), *numbers])} |"
-
-
-def test_the_table_of_cells():
-    (table,) = re.findall(r"<!-- cells.*?-->\n(.*?)<!-- /cells -->", (DOCS / "results.md").read_text(), re.DOTALL)
-    assert table.strip().splitlines()[2:] == list(cell_rows())
 
 
 def sign(mean):
@@ -173,7 +179,7 @@ PARTS = {  # has a cosine, an oracle, its distillation, adapts
 
 def part_rows():
     """mIoU and pixel accuracy of the classifier's parts beside plain, at the seeds that all of them have."""
-    lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("rest", ("0", "1")))}
+    lines = by_arm(lines_of("rest", ("0", "1")))
     for arm, parts in PARTS.items():
         found = [lines[arm, data, FCN, "adamw_fast", 800] for data in ("camvid_held_out", "msrc21")]
         numbers = [signed_pair(one) for line in found for one in (line.difference, line.pixel_difference)]
@@ -184,26 +190,15 @@ def signed_pair(mean):
     return f"{mean.value:+.1f} ± {mean.error:.1f}"
 
 
-def test_the_table_of_the_classifier_s_parts():
-    (table,) = re.findall(r"<!-- parts.*?-->\n(.*?)<!-- /parts -->", (DOCS / "results.md").read_text(), re.DOTALL)
-    assert table.strip().splitlines()[2:] == list(part_rows())
-
-
 def adapting_rows():
     """`fixed`, the same classifier for all images, beside `tuned`, in every cell that has three seeds of both."""
     for name in ("fits", "rates", "rest", "ends", "scenes"):
-        lines = {(line.arm, line.cell): line for line in own_lines(lines_of(name, PLANNED))}
+        lines = by_arm(lines_of(name, PLANNED))
         for line in own_lines(lines_of(name, PLANNED, baseline="fixed")):
             if line.arm == "tuned" and line.difference is not None and line.difference.n == 3:
-                both = [lines[arm, line.cell].difference for arm in ("fixed", "tuned")]
+                both = [lines[(arm, *line.cell)].difference for arm in ("fixed", "tuned")]
                 numbers = map(signed_pair, (*both, line.difference, line.pixel_difference))
                 yield f"| {' | '.join([*map(str, line.cell), *numbers])} |"
-
-
-def test_the_table_of_what_adapting_is_worth():
-    page = (DOCS / "results.md").read_text()
-    (table,) = re.findall(r"<!-- adapting.*?-->\n(.*?)<!-- /adapting -->", page, re.DOTALL)
-    assert table.strip().splitlines()[2:] == list(adapting_rows())
 
 
 def test_the_table_of_what_misses_the_goal():
@@ -223,7 +218,7 @@ def test_the_table_of_what_misses_the_goal():
 
 def beside_tuned():
     """Of each arm of round seven: mIoU and pixel accuracy, `tuned` subtracted, on both data sets."""
-    lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("rest", baseline="tuned"))}
+    lines = by_arm(lines_of("rest", baseline="tuned"))
     arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned"))
     for arm, optimiser in [*((arm, "adamw_fast") for arm in arms), ("third", "sgd")]:
         found = [lines[arm, data, FCN, optimiser, 800] for data in ("camvid_held_out", "msrc21")]
@@ -233,15 +228,13 @@ def beside_tuned():
 
 def test_the_table_of_round_seven():
     """Its rows begin with an arm and end with what was found; between them is what was expected."""
-    page = (DOCS / "search.md").read_text()
-    (table,) = re.findall(r"<!-- beside.*?-->\n(.*?)<!-- /beside -->", page, re.DOTALL)
-    rows = [row.strip("| ").split(" | ") for row in table.strip().splitlines()[2:]]
+    rows = [row.strip("| ").split(" | ") for row in rows_of("search.md", "beside")]
     assert {row[0]: row[-4:] for row in rows} == dict(beside_tuned())
 
 
 def nine_rows():
     """Of round nine: mIoU beside `tuned` in the four cells of MSRC-21 with the DeepLabV3+ that fits, and over them."""
-    lines = {(line.arm, *line.cell): line for line in own_lines(lines_of("fits", baseline="tuned"))}
+    lines = by_arm(lines_of("fits", baseline="tuned"))
     for arm in ("fixed", "detached", "still", "bias"):
         found = [lines[arm, "msrc21", NEAR, name, steps] for name in ("adamw", "sgd") for steps in (200, 800)]
         means = [
@@ -249,12 +242,6 @@ def nine_rows():
             mean_of([line.pixel_difference.value for line in found]),
         ]
         yield f"| `{arm}` | {' | '.join(signed_pair(one) for one in (*(line.difference for line in found), *means))} |"
-
-
-def test_the_table_of_round_nine():
-    page = (DOCS / "search.md").read_text()
-    (table,) = re.findall(r"<!-- nine.*?-->\n(.*?)<!-- /nine -->", page, re.DOTALL)
-    assert table.strip().splitlines()[2:] == list(nine_rows())
 
 
 def gains():
@@ -277,13 +264,21 @@ def gains():
         plain, tuned = lines["plain"], lines["tuned"]
         row = [f"{plain.miou.value:.1f}"]
         for line in (lines.get(arm) for arm in ("paper", "released", "tuned")):
-            gain = "" if line is None else f" ({line.difference.value:+.1f} ± {line.difference.error:.1f})"
+            gain = "" if line is None else f" ({signed_pair(line.difference)})"
             row.append("not run" if line is None else f"{line.miou.value:.1f}{gain}")
-        row.append(f"{tuned.pixel_difference.value:+.1f} ± {tuned.pixel_difference.error:.1f}")
+        row.append(signed_pair(tuned.pixel_difference))
         yield f"| {title} | {' | '.join(row)} |"
 
 
-def test_the_small_table_of_the_readme():
-    readme = (DOCS.parent / "README.md").read_text()
-    (table,) = re.findall(r"<!-- gains.*?-->\n(.*?)<!-- /gains -->", readme, re.DOTALL)
-    assert table.strip().splitlines()[2:] == list(gains())
+@pytest.mark.parametrize(
+    ("page", "name", "rows"),
+    [
+        ("results.md", "cells", cell_rows),
+        ("results.md", "parts", part_rows),
+        ("results.md", "adapting", adapting_rows),
+        ("search.md", "nine", nine_rows),
+        ("../README.md", "gains", gains),
+    ],
+)
+def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
+    assert rows_of(page, name) == list(rows())

@@ -70,10 +70,8 @@ def _read_arguments(file: TensorFile, path: str | Path) -> dict[str, Any]:
         held = "no classifier" if weight is None else f"a classifier of shape {tuple(weight.shape)}"
         raise ValueError(f"{path} does not fit the model it describes: it claims {claimed} classes and holds {held}.")
     branches = {name.split(".")[2] for name in file.tensors if name.startswith("head.branches.")}
-    claimed = arguments.get("dilations")
-    if isinstance(claimed, list) and len(claimed) > len(branches):
-        raise ValueError(
-            f"{path} does not fit the model it describes: it claims {len(claimed)} dilations and holds {len(branches)} "
-            "branches."
-        )
+    dilations = arguments.get("dilations")
+    if isinstance(dilations, list) and len(dilations) > len(branches):
+        counts = f"{len(dilations)} dilations and holds {len(branches)} branches"
+        raise ValueError(f"{path} does not fit the model it describes: it claims {counts}.")
     return dict(arguments)

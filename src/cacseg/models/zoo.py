@@ -110,8 +110,8 @@ def create_model(
         class_weights, label_smoothing: of every cross-entropy.
         dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
-        dilations: of the branches of DeepLabV3+; None is 12, 24, 36. None should be as large as the maps of the crops,
-            crop / output_stride.
+        dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
+            crops, crop / output_stride.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".

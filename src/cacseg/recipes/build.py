@@ -155,7 +155,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     stated: dict[str, Any] = {}
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
-    of_its_kind = stated.get("name") == model.name
+    dilations = stated.get("dilations") if stated.get("name") == model.name else None
     made = create_model(
         model.name,
         len(data.class_names),
@@ -171,7 +171,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         label_smoothing=model.label_smoothing,
         dropout=model.dropout,
         output_stride=model.output_stride,
-        dilations=stated.get("dilations") if model.dilations is None and of_its_kind else model.dilations,
+        dilations=dilations if model.dilations is None else model.dilations,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
         mean=stated.get("mean") if model.mean is None else model.mean,
@@ -181,8 +181,8 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     )
     if model.weights is not None:
         left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)
-        if of_its_kind and (theirs := stated.get("dilations")) != (ours := made.arguments.get("dilations")) and theirs:
-            report(f"dilations of {ours}, where the model of {model.weights} has {theirs}")
+        if dilations is not None and dilations != made.arguments["dilations"]:
+            report(f"dilations of {made.arguments['dilations']}, where the model of {model.weights} has {dilations}")
         report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
     return made
 
