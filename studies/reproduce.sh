@@ -49,7 +49,8 @@ presets() {
 
 fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed
-    go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias --only data=msrc21
+    go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias,slow --only data=msrc21
+    go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
 }
 
 rates() {
@@ -68,14 +69,22 @@ rest() {
     local all=("${both[@]}" "${gpu[@]}" "${bf16[@]}")
     go rest "${all[@]}" --only optimisers=adamw_fast
     go rest "${all[@]}" --only optimisers=adamw_fast \
-        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl --seeds 2
+        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl,slow,slower --seeds 2
     go rest "${all[@]}" --only optimisers=sgd --only arms=plain,tuned,third
 }
 
 ends() {
     local all=("${both[@]}" "${gpu[@]}")
-    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still
-    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow
+    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
+}
+
+further() {
+    local all=("${both[@]}" "${gpu[@]}")
+    local deeplab=(--only models=deeplabv3plus_near --only optimisers=adamw --only arms=plain,tuned)
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}"
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}"
+    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd
 }
 
 reach() {
@@ -117,7 +126,7 @@ scenes() {
     go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
 }
 
-for name in "${@:-full presets fits reach rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full further presets fits reach rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0

@@ -1,0 +1,41 @@
+"""The measuring scripts of tools/ that docs name."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def measure_theta():
+    spec = importlib.util.spec_from_file_location("measure_theta", ROOT / "tools" / "measure_theta.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_lengths(measure_theta):
+    weight, prototypes = torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.full((2, 2, 2), 2.0)
+    shared = torch.tensor([[[6.0, 8.0]], [[0.0, 0.0]]]).expand(2, 2, 2)  # of each image, the same for its classes
+    expected = [3.0, 8.0**0.5, 5.0, 0.0, 5.0]
+    assert measure_theta.lengths(weight, prototypes, shared) == pytest.approx(expected)
+    by_class = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]).expand(2, 2, 2)
+    assert measure_theta.lengths(weight, prototypes, by_class)[2:] == pytest.approx([1.0, 1.0, 0.0])
+
+
+def test_theta_is_measured_while_a_job_trains(measure_theta, capsys, monkeypatch):
+    """It starts at 0 and grows; arms without a projector say nothing."""
+    asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,fixed,tuned", "--steps", "3"]
+    smaller = ["--set", "data.length=8", "--set", "data.val_length=2", "--set", "training.batch=2"]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["measure_theta.py", *asked, *smaller, "--every", "1"])
+    measure_theta.main()
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[:2] for row in cells] == [["`tuned`", "1"], ["`tuned`", "2"], ["`tuned`", "3"]]
+    theta = [float(row[4]) for row in cells]
+    assert theta[0] == 0.0 < theta[2]
