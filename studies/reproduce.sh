@@ -10,7 +10,11 @@ set -euo pipefail
 
 : "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
 : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
-RUNS=${RUNS:-runs} CACSEG=${CACSEG:-cacseg}
+[[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
+RUNS=${RUNS:-runs}
+if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
+    CACSEG=$(command -v cacseg || echo .venv/bin/cacseg)
+fi
 
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
 weights=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same

@@ -1,6 +1,5 @@
 """From a study to jobs."""
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,15 +138,6 @@ def test_the_last_of_each_block_are_held_out():
     assert [len(part) for part in hold_out(367, 0.2)] == [294, 73]  # CamVid
     with pytest.raises(ValueError, match="leaves 2 to train on and holds out 0"):
         hold_out(2, 0.2)
-
-
-def test_digests_are_those_of_the_results():
-    """Of generated scenes, which need neither data nor weights; a setting that came later leaves old digests alone."""
-    with (STUDIES / "results" / "scenes.csv").open(newline="") as file:
-        found = {(row["optimiser"], row["arm"], row["digest"]) for row in csv.DictReader(file)}
-    planned = {(job.optimiser, job.arm, job.digest) for job in make_plan(read_study(STUDIES / "scenes.toml"))}
-    assert len(found) > 10
-    assert found <= planned
 
 
 def test_a_digest_sees_what_a_preset_fills_in_and_only_where_one_does(monkeypatch):

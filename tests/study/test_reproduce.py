@@ -15,6 +15,8 @@ from cacseg.study.plan import make_plan
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "studies" / "results"
+# Of the file of ImageNet weights that the results were made with.
+WEIGHTS = "1ddd9dfa62e650c5184654f9d87e2232dfd3075f4ff750f3c2a23d711cde987c"
 
 
 def commands(name, tmp_path):
@@ -43,18 +45,20 @@ def planned(arguments):
     numbers = {axis: getattr(found, axis) for axis in ("seeds", "steps") if getattr(found, axis)}
     study = replace(study, **{axis: tuple(map(int, text.split(","))) for axis, text in numbers.items()})
     roots = dict(text.split("=") for text in found.root)
-    return [job.id for job in make_plan(study, roots, dict(map(parse_setting, found.set)), only)]
+    return make_plan(study, roots, dict(map(parse_setting, found.set)), only)
 
 
 @pytest.mark.parametrize("name", [one.stem for one in sorted(RESULTS.glob("*.csv"))])
-def test_the_jobs_are_those_of_the_results(name, tmp_path):
+def test_the_jobs_are_those_of_the_results(name, tmp_path, monkeypatch):
+    """Each of them with the settings that its results were made with, of which the digests are part of the results."""
+    monkeypatch.setattr("cacseg.study.plan._content", lambda path: WEIGHTS)
     *runs, join = commands(name, tmp_path)
     jobs = [job for arguments in runs for job in planned(arguments[2:])]
-    assert len(jobs) == len(set(jobs))
+    assert len(jobs) == len({job.id for job in jobs})
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         columns = ("data", "model", "optimiser", "steps", "arm", "seed")
-        there = {".".join(row[column] for column in columns) for row in csv.DictReader(file)}
-    assert set(jobs) == there
+        there = {".".join(row[column] for column in columns): row["digest"] for row in csv.DictReader(file)}
+    assert {job.id: job.digest for job in jobs} == there
     assert join[:2] == ["study", "table"]
     assert join[-1] == f"runs/{name}.csv"
 

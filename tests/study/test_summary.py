@@ -127,6 +127,21 @@ def test_failed_jobs_take_no_part():
         summarise([record("plain", 3, {}, status="failed")])
 
 
+@pytest.mark.parametrize("side", ["plain", "better"])
+def test_a_run_that_diverged_leaves_its_cell_undecided(side):
+    """On either side: what it scored says when it diverged, not how well it learns. It is named in every table."""
+    ran = [*PLAIN, *BETTER]
+    broken = [{**one, "status": "diverged"} if (one["arm"], one["seed"]) == (side, 1) else one for one in ran]
+    lines = summarise(broken)
+    assert of(lines, "better", "context").difference == of(summarise(ran), "better", "context").difference
+    assert of(lines, "better", "context").verdict == ""
+    (count,) = pool(lines, "plain")
+    assert (count.cells, count.undecided, sum(count.verdicts.values())) == (1, 1, 0)
+    assert f"| {side} (1 diverged) |" in markdown(arms_table(lines, "plain"))
+    wide = markdown(wide_table(lines, "plain")).splitlines()[2]
+    assert {"plain": "| 61.0, 1 diverged |", "better": "(+1.7 ± 0.3), 1 diverged |"}[side] in wide
+
+
 def test_the_baseline_must_be_there():
     assert baseline_of([*PLAIN, *BETTER], "better") == "better"
     with pytest.raises(ValueError, match=r"no result of the baseline 'plain'\. There is better"):
@@ -244,7 +259,7 @@ def test_tables():
     assert page[3].startswith(
         "| camvid | fcn | adamw | 400 | better | context | ahead | 3 | 62.67 ± 0.33 | +1.67 ± 0.33 | 90.00 |"
     )
-    assert markdown(pooled_table(pool(lines, "plain"))).splitlines()[2] == "| better | +1.67 | 1 | 0 | 0 | 0 | 0 |"
+    assert markdown(pooled_table(pool(lines, "plain"))).splitlines()[2] == "| better | 1 | +1.67 | 1 | 0 | 0 | 0 | 0 |"
     assert mean_of([1.0]).error is None
 
 

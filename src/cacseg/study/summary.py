@@ -42,11 +42,17 @@ class Line(NamedTuple):
     pixels: Mean | None  # pixel accuracy in percent; None where a record has none
     pixel_difference: Mean | None  # as `difference`
     diverged: int  # of the runs
+    sound: bool  # neither these nor the baseline's runs diverged
 
     @property
     def verdict(self) -> str:
-        """By more than two standard errors: ahead (a point or more), above (less) or behind. Even otherwise."""
+        """By more than two standard errors: ahead (a point or more), above (less) or behind. Even otherwise.
+
+        None where there are too few pairs, or where a run of either side diverged: its score says when, not how well.
+        """
         if self.difference is None or self.difference.error is None or self.difference.n < LEAST_PAIRS:
+            return ""
+        if not self.sound:
             return ""
         value, error = self.difference.value, self.difference.error
         if abs(value) <= 2.0 * error:
@@ -85,9 +91,10 @@ def own_lines(lines: Iterable[Line]) -> list[Line]:
 
 
 class Count(NamedTuple):
-    """In how many cells an arm is what; a cell with fewer than three pairs is undecided."""
+    """In how many cells an arm is what; a cell without a verdict is undecided."""
 
     arm: str
+    cells: int  # that it has; other arms may have others
     verdicts: dict[str, int]  # by their names, in the order of VERDICTS
     undecided: int
     difference: float  # mean over the cells
@@ -106,6 +113,7 @@ def pool(lines: Iterable[Line], baseline: str) -> list[Count]:
         found.append(
             Count(
                 arm=arm,
+                cells=len(own),
                 verdicts={name: verdicts[name] for name in VERDICTS},
                 undecided=verdicts[""],
                 difference=statistics.fmean(differences),
@@ -168,7 +176,7 @@ def _paired(scores: dict[int, float], base: dict[int, float]) -> tuple[float, ..
 
 def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]) -> list[Line]:
     own = group[0]["own_answer"]
-    diverged = sum(record["status"] == "diverged" for record in group)
+    diverged, of_base = (sum(one["status"] == "diverged" for one in records) for records in (group, base))
     found = []
     for answer in group[0]["answers"]:
         scores, pixels = _scores(group, "miou", answer), _scores(group, "pixel_accuracy", answer)
@@ -188,6 +196,7 @@ def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]
                 pixels=mean_of(list(pixels.values())) if pixels else None,
                 pixel_difference=mean_of(pixel_differences) if pixel_differences else None,
                 diverged=diverged,
+                sound=diverged + of_base == 0,
             )
         )
     return found

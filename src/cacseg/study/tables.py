@@ -63,17 +63,21 @@ def wide_table(lines: Sequence[Line], baseline: str) -> TextTable:
 def _wide(line: Line | None, is_base: bool) -> str:
     if line is None:
         return ""
+    diverged = f", {line.diverged} diverged" if line.diverged else ""
     if is_base or line.difference is None:
-        return f"{line.miou.value:.1f}"
+        return f"{line.miou.value:.1f}{diverged}"
     error = "" if line.difference.error is None else f" ± {line.difference.error:.1f}"
-    return f"{line.miou.value:.1f} ({line.difference.value:+.1f}{error})"
+    return f"{line.miou.value:.1f} ({line.difference.value:+.1f}{error}){diverged}"
 
 
 def pooled_table(counts: Iterable[Count]) -> TextTable:
-    """A row for each arm: in how many cells it is ahead, above, even or behind."""
-    rows = [[one.arm, f"{one.difference:+.2f}", *map(str, (*one.verdicts.values(), one.undecided))] for one in counts]
-    header = ["arm", "mean difference", *VERDICTS, "undecided"]
-    return TextTable("over all cells", header, rows, words=1)
+    """A row for each arm: in how many of its cells it is ahead, above, even or behind."""
+    rows = [
+        [one.arm, str(one.cells), f"{one.difference:+.2f}", *map(str, (*one.verdicts.values(), one.undecided))]
+        for one in counts
+    ]
+    header = ["arm", "cells", "mean difference", *VERDICTS, "undecided"]
+    return TextTable("over the cells that each arm has", header, rows, words=1)
 
 
 def plus_minus(mean: Mean) -> str:
