@@ -62,7 +62,8 @@ rates() {
     local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200)
     go rates "${small[@]}" --seeds 0 --only arms=plain,tuned,residual
     go rates "${small[@]}" --seeds 0 --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
-    go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
+        go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
+    go rates "${small[@]}" --seeds 3,4,5 --only arms=plain,tuned --only optimisers=adamw_fast
 }
 
 late() {

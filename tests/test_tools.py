@@ -28,14 +28,32 @@ def test_lengths(measure_theta):
 
 
 def test_theta_is_measured_while_a_job_trains(measure_theta, capsys, monkeypatch):
-    """It starts at 0 and grows; arms without a projector say nothing."""
+    """It starts at 0 and grows; arms without a projector are named."""
     asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,fixed,tuned", "--steps", "3"]
     smaller = ["--set", "data.length=8", "--set", "data.val_length=2", "--set", "training.batch=2"]
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["measure_theta.py", *asked, *smaller, "--every", "1"])
     measure_theta.main()
-    _, _, *rows = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == [f"{arm} has no theta and is left out." for arm in ("plain", "fixed")]
+    _, _, *rows = printed.out.splitlines()
     cells = [row.strip("| ").split(" | ") for row in rows]
     assert [row[:2] for row in cells] == [["`tuned`", "1"], ["`tuned`", "2"], ["`tuned`", "3"]]
     theta = [float(row[4]) for row in cells]
     assert theta[0] == 0.0 < theta[2]
+
+
+def test_a_wrong_command_line_is_an_error(measure_theta, capsys, monkeypatch):
+    for given, words in (
+        (["studies/none.toml", "--steps", "3"], "there is no study studies/none.toml"),
+        (
+            ["studies/scenes.toml", "--steps", "3", "--every", "0"],
+            "--every must be at least 1; got 3 and 0.",
+        ),
+        (["studies/scenes.toml", "--steps", "3", "--only", "arms=best"], "there is no value of arms 'best'"),
+    ):
+        monkeypatch.chdir(ROOT)
+        monkeypatch.setattr(sys, "argv", ["measure_theta.py", *given])
+        with pytest.raises(SystemExit):
+            measure_theta.main()
+        assert words in capsys.readouterr().err

@@ -12,6 +12,7 @@ study run --device cpu`. What it found is in docs/search.md.
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 
 import torch
@@ -42,6 +43,7 @@ def measure(job: Job, every: int) -> None:
     model = make_model(job.config.model, data.source, lambda text: None)
     classifier = model.classifier
     if not isinstance(classifier, ContextAwareClassifier) or classifier.context_projector is None:
+        print(f"{job.arm} has no theta and is left out.", file=sys.stderr)
         return
     step = 0
 
@@ -66,6 +68,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True, help="steps of each job")
     parser.add_argument("--every", type=int, default=20, help="steps between two lines")
     given = parser.parse_args()
+    if given.steps < 1 or given.every < 1:
+        parser.error(f"--steps and --every must be at least 1; got {given.steps} and {given.every}.")
     try:
         study = replace(read_study(given.study), seeds=(0,), steps=(given.steps,))
         only = {axis: names.split(",") for axis, _, names in (text.partition("=") for text in given.only)}

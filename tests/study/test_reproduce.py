@@ -67,3 +67,11 @@ def test_an_unknown_name_is_an_error(tmp_path):
     with pytest.raises(subprocess.CalledProcessError) as error:
         commands("nothing", tmp_path)
     assert error.value.stderr == "there is no study nothing in studies/reproduce.sh\n"
+
+
+def test_it_runs_from_the_folder_of_the_repository_alone(tmp_path):
+    given = {"CAMVID": "camvid", "MSRC21": "msrc21", "WEIGHTS": "weights"}
+    asked = ["bash", str(ROOT / "studies" / "reproduce.sh"), "full"]
+    done = subprocess.run(asked, cwd=tmp_path, env={**os.environ, **given}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"must be run from the folder of the repository; this is {tmp_path}\n"
