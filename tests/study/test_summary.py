@@ -16,7 +16,7 @@ def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None
         "id": f"camvid.fcn.adamw.{steps}.{arm}.{seed}",
         **dict(study="small", baseline="plain", data="camvid", model="fcn", optimiser="adamw", steps=steps),
         **dict(arm=arm, seed=seed, status=status, digest=digest or arm),
-        "config": {"optimiser": {"rate": 2e-4}, "training": {"batch": 16}},
+        "config": {"optimiser": {"rate": 2e-4}, "training": {"batch": 16, "precision": "bf16"}},
     }
     if status == "failed":
         return {**made, "error": "ValueError: no"}
@@ -152,7 +152,8 @@ def test_the_baseline_must_be_there():
 
 
 def test_one_row_for_each_answer(tmp_path):
-    write_csv(tmp_path, [*BETTER, PLAIN[0], record("broken", 0, {}, status="failed")])
+    ran = {"data_digest": "d1", "versions": {"torch": "2.11", "device": "H200"}, "finished": "2026-11-16"}
+    write_csv(tmp_path, [*(one | ran for one in BETTER), PLAIN[0], record("broken", 0, {}, status="failed")])
     with (tmp_path / "results.csv").open() as file:
         found = list(csv.DictReader(file))
     assert tuple(found[0]) == COLUMNS
@@ -171,6 +172,7 @@ def test_one_row_for_each_answer(tmp_path):
             pixel_accuracy="90.0",
         ),
         **dict(images="101", seconds="11.5", peak_mib="100.0", status="done", digest="better"),
+        **dict(shared="", data_digest="d1", precision="bf16", device="H200", torch="2.11", finished="2026-11-16"),
     }
     (broken,) = (row for row in found if row["arm"] == "broken")
     assert (broken["status"], broken["answer"], broken["miou"]) == ("failed", "", "")
@@ -210,6 +212,18 @@ def test_the_csv_alone_says_the_same(tmp_path):
         read_records([tmp_path / "other.csv"])
 
 
+def test_a_csv_keeps_apart_what_saw_different_data(tmp_path):
+    """As the records do; a file from before there were such columns is read without them."""
+    for folder, ran, data in (("here", PLAIN, "one"), ("there", BETTER, "other")):
+        write_csv(tmp_path / folder, [one | {"data_digest": data} for one in ran])
+    here, there = (tmp_path / folder / "results.csv" for folder in ("here", "there"))
+    with pytest.raises(ValueError, match="saw different data and cannot be compared"):
+        summarise(read_records([here, there]))
+    older = [",".join(line.split(",")[:20]) for line in there.read_text().splitlines()]
+    there.write_text("\n".join(older) + "\n")
+    assert summarise(read_records([here, there])) == summarise([*PLAIN, *BETTER])
+
+
 def test_files_that_are_not_whole_are_named(tmp_path):
     write_csv(tmp_path, [*BETTER, *PLAIN])
     whole = (tmp_path / "results.csv").read_text()
@@ -217,7 +231,7 @@ def test_files_that_are_not_whole_are_named(tmp_path):
     bad = tmp_path / "bad.csv"
     for content, words in (
         (header, r"bad\.csv holds no results"),
-        (header + lines[0] + lines[1][:40], r"bad\.csv, line 3: it must have 20 values\. Is the file cut off"),
+        (header + lines[0] + lines[1][:40], r"bad\.csv, line 3: it must have 26 values\. Is the file cut off"),
         (header + lines[0], r"bad\.csv lacks the own answer of camvid\.fcn\.adamw\.400\.better\.0"),
         (whole.replace(",62.0,", ",nan,", 1), r"bad\.csv, line 3: a score must be finite; got nan"),
         (whole.replace(",62.0,", ",abc,", 1), r"bad\.csv, line 3: could not convert string to float: 'abc'"),

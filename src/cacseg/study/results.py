@@ -19,10 +19,13 @@ Record = dict[str, Any]  # what `study.job.run_job` gives
 JOBS, CSV = "jobs", "results.csv"
 # What a study goes over, and where a record says it.
 AXES = {"data": "data", "models": "model", "optimisers": "optimiser", "steps": "steps", "arms": "arm", "seeds": "seed"}
-COLUMNS = (
+_FIRST_COLUMNS = (
     *("study", "baseline", "data", "model", "optimiser", "rate", "steps", "batch", "arm", "seed", "answer", "own"),
     *("miou", "mean_accuracy", "pixel_accuracy", "images", "seconds", "peak_mib", "status", "digest"),
 )
+# Came later: what is compared must share the first two; where and when a job ran.
+_LATER_COLUMNS = ("shared", "data_digest", "precision", "device", "torch", "finished")
+COLUMNS = (*_FIRST_COLUMNS, *_LATER_COLUMNS)
 _NEEDED = ("id", "study", "baseline", *AXES.values(), "status", "digest", "config")  # in every record
 
 
@@ -126,7 +129,7 @@ def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
 def read_csv(path: Path) -> list[Record]:
     """What summaries need of the jobs in a results.csv."""
     found: dict[str, Record] = {}
-    for line, row in enumerate(read_rows(path, COLUMNS, f"{CSV} of a study"), 2):
+    for line, row in enumerate(read_rows(path, _FIRST_COLUMNS, f"{CSV} of a study", later=_LATER_COLUMNS), 2):
         key = ".".join(row[name] for name in AXES.values())
         record = found.setdefault(key, {**row, "id": key, "answers": {}})
         try:
@@ -153,13 +156,17 @@ def _finite(text: str) -> float:
     return value
 
 
-def read_rows(path: Path, columns: Sequence[str], what: str) -> list[dict[str, str]]:
-    """The rows of a CSV file with these very columns; an error says which file, and which line of it is cut."""
+def read_rows(path: Path, columns: Sequence[str], what: str, later: Sequence[str] = ()) -> list[dict[str, str]]:
+    """The rows of a CSV file with these very columns; an error says which file, and which line of it is cut.
+
+    Files from before there were `later` columns have none of them.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != tuple(columns):
-                raise ValueError(f"{path} is no {what}: its columns must be {', '.join(columns)}.")
+            names = tuple(reader.fieldnames or ())
+            if names not in (tuple(columns), (*columns, *later)):
+                raise ValueError(f"{path} is no {what}: its columns must be {', '.join((*columns, *later))}.")
             found = list(reader)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no {path}.") from None
@@ -167,7 +174,7 @@ def read_rows(path: Path, columns: Sequence[str], what: str) -> list[dict[str, s
         raise ValueError(f"{path} is no {what}: it is no text ({error}).") from error
     for line, row in enumerate(found, 2):
         if None in row or None in row.values():
-            raise ValueError(f"{path}, line {line}: it must have {len(columns)} values. Is the file cut off?")
+            raise ValueError(f"{path}, line {line}: it must have {len(names)} values. Is the file cut off?")
     if not found:
         raise ValueError(f"{path} holds no results: it has no line but the names of its columns.")
     return found
@@ -179,8 +186,10 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     for record in records:
         job = {column: record.get(column) for column in COLUMNS}
         if "config" in record:  # not in one that was read from a CSV, which has these as they are
-            config = record["config"]
-            job |= {"rate": config["optimiser"]["rate"], "batch": config["training"]["batch"]}
+            optimiser, training = record["config"]["optimiser"], record["config"]["training"]
+            job |= {"rate": optimiser["rate"], "batch": training["batch"], "precision": training.get("precision")}
+        if "versions" in record:
+            job |= {name: record["versions"].get(name) for name in ("device", "torch")}
         if "seconds_training" in record:
             job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
         for answer, values in (record.get("answers") or {"": {}}).items():

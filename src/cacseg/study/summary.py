@@ -154,7 +154,7 @@ def check_comparable(records: Iterable[Record]) -> None:
                 "Leave the ones or the others out: --only, or another folder."
             )
         for key, words in _SHARED.items():
-            if record.get(key) is None:  # not in all that was ever written
+            if not record.get(key):  # not in all that was ever written
                 continue
             first = cells.setdefault((cell, key), record)
             if str(first[key]) != str(record[key]):
