@@ -4,7 +4,7 @@
 #   export CAMVID=data/camvid MSRC21=data/msrc21 WEIGHTS=mobilenetv2_100_imagenet.safetensors
 #   bash studies/reproduce.sh full presets           # some of them; without names all
 #
-# On a GPU, but for scenes, reach and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
+# On a GPU, but for scenes, reach, mild and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
 # folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
@@ -96,6 +96,10 @@ reach() {
     go reach "${camvid[@]}" "${weights[@]}" "${cpu[@]}"
 }
 
+mild() {
+    go mild --root "msrc21=$MSRC21" "${weights[@]}" "${cpu[@]}"
+}
+
 whole() {
     go whole "${camvid[@]}" "${gpu[@]}" --seeds 0,1
     go whole "${camvid[@]}" "${gpu[@]}" --seeds 2 --only arms=plain,tuned
@@ -131,7 +135,7 @@ scenes() {
     go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
 }
 
-for name in "${@:-full further presets fits reach rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full further presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0
