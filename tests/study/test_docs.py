@@ -143,6 +143,9 @@ def test_the_counts_in_words():
     counts = Counter(line.verdict for line in planned)
     words = f"ahead in {counts['ahead']} cells, above in {counts['above']}, even in {counts['even']} and behind in none"
     assert words in page
+    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
+    words = f"Over all {len(planned)} cells that were run it is behind plain in none, ahead"
+    assert f"{words} (a point and two standard errors) in {counts['ahead']}" in readme
     assert Counter(line.verdict for line in all_of_them)["ahead"] == counts["ahead"] + 3
     pixels = Counter(sign(line.pixel_difference) for line in planned)
     assert f"higher by more than two standard errors in {pixels[1]}, lower in {pixels[-1]}" in page
