@@ -44,16 +44,14 @@ def test_theta_is_measured_while_a_job_trains(measure_theta, capsys, monkeypatch
 
 
 def test_a_wrong_command_line_is_an_error(measure_theta, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
     for given, words in (
-        (["studies/none.toml", "--steps", "3"], "there is no study studies/none.toml"),
-        (
-            ["studies/scenes.toml", "--steps", "3", "--every", "0"],
-            "--every must be at least 1; got 3 and 0.",
-        ),
-        (["studies/scenes.toml", "--steps", "3", "--only", "arms=best"], "there is no value of arms 'best'"),
+        (["none.toml"], "there is no study none.toml"),
+        (["studies/scenes.toml", "--every", "0"], "--every must be at least 1; got 3 and 0."),
+        (["studies/scenes.toml", "--only", "arms"], "--only must be NAME=VALUE; got 'arms'."),
+        (["studies/scenes.toml", "--only", "arms=best"], "there is no value of arms 'best'"),
     ):
-        monkeypatch.chdir(ROOT)
-        monkeypatch.setattr(sys, "argv", ["measure_theta.py", *given])
+        monkeypatch.setattr(sys, "argv", ["measure_theta.py", *given, "--steps", "3"])
         with pytest.raises(SystemExit):
             measure_theta.main()
         assert words in capsys.readouterr().err

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from cacseg import ContextAwareClassifier
+from cacseg.cli._options import lists, pairs
 from cacseg.engine.randomness import seed_all
 from cacseg.recipes.build import make_model
 from cacseg.recipes.config import parse_setting
@@ -72,9 +73,8 @@ def main() -> None:
         parser.error(f"--steps and --every must be at least 1; got {given.steps} and {given.every}.")
     try:
         study = replace(read_study(given.study), seeds=(0,), steps=(given.steps,))
-        only = {axis: names.split(",") for axis, _, names in (text.partition("=") for text in given.only)}
-        roots = {name: folder for name, _, folder in (text.partition("=") for text in given.root)}
-        jobs = make_plan(study, roots, dict(map(parse_setting, given.set)), only)
+        settings = dict(map(parse_setting, given.set))
+        jobs = make_plan(study, pairs("--root", given.root), settings, lists("--only", given.only))
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(f"| arm | step | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}", flush=True)
