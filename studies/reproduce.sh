@@ -4,8 +4,8 @@
 #   export CAMVID=data/camvid MSRC21=data/msrc21 WEIGHTS=mobilenetv2_100_imagenet.safetensors
 #   bash studies/reproduce.sh full presets           # some of them; without names all
 #
-# On a GPU, but for scenes, reach, mild and a part of rates, which ran on two CPU cores. What is finished is not run again. RUNS is another
-# folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
+# On a GPU, but for scenes, reach, mild and a part of rates, which ran on two CPU cores. What is finished is not run again.
+# RUNS is another folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
 : "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
@@ -62,7 +62,7 @@ rates() {
     local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200)
     go rates "${small[@]}" --seeds 0 --only arms=plain,tuned,residual
     go rates "${small[@]}" --seeds 0 --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
-        go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
+    go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
     go rates "${small[@]}" --seeds 3,4,5 --only arms=plain,tuned --only optimisers=adamw_fast
 }
 

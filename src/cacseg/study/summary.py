@@ -48,7 +48,7 @@ class Line(NamedTuple):
     def verdict(self) -> str:
         """By more than two standard errors: ahead (a point or more), above (less) or behind. Even otherwise.
 
-        None where there are too few pairs, or where a run of either side diverged: its score says when, not how well.
+        Empty where there are too few pairs, or where a run of either side diverged: its score says when, not how well.
         """
         if self.difference is None or self.difference.error is None or self.difference.n < LEAST_PAIRS:
             return ""
