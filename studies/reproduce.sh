@@ -17,8 +17,11 @@ if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
 fi
 
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
-weights=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
+padded=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
     --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
+# All but `unscaled` ran before images were padded to the stride.
+before=(--set model.pad_to_stride=false)
+weights=("${padded[@]}" "${before[@]}")
 camvid=(--root "camvid=$CAMVID")
 both=("${camvid[@]}" --root "msrc21=$MSRC21")
 bf16=(--set training.precision=bf16)
@@ -92,6 +95,17 @@ further() {
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd
 }
 
+unscaled() {
+    local all=("${both[@]}" "${padded[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
+    local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
+    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,fixed
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned
+    go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned
+    go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
+        --seeds 0,1
+}
+
 reach() {
     go reach "${camvid[@]}" "${weights[@]}" "${cpu[@]}"
 }
@@ -131,11 +145,11 @@ search() {
 }
 
 scenes() {
-    go scenes "${cpu[@]}" --only optimisers=adamw
-    go scenes "${cpu[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
 }
 
-for name in "${@:-full further presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0

@@ -66,6 +66,40 @@ def test_padding_same_is_tensorflows():
     torch.testing.assert_close(stem(images), truth)
 
 
+@pytest.mark.parametrize(("size", "odd"), [((56, 80), False), ((53, 77), True)])
+@torch.no_grad()
+def test_with_padding_same_a_feature_stands_for_one_place_whatever_the_size(size, odd):
+    """The corner of an image gives the features that it gives in a larger one, as long as nothing below is seen."""
+    arguments = {"padding": "same", "output_stride": 8}
+    backbone = make_backbone("mobilenetv2_100", **arguments).eval()
+    assert backbone.multiple == 8
+    images = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+    shown = F.pad(images, (0, -size[1] % 8, 0, -size[0] % 8))
+    for given, truth in zip(backbone(images), backbone(shown), strict=True):
+        torch.testing.assert_close(given, truth)
+    as_it_is = make_backbone("mobilenetv2_100", **arguments, pad_to_stride=False).eval()
+    as_it_is.load_state_dict(backbone.state_dict())
+    moved = any(
+        not torch.allclose(given, truth) for given, truth in zip(as_it_is(images), backbone(images), strict=True)
+    )
+    assert moved == odd
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "multiple"),
+    [
+        ("mobilenetv2_100", {}, 1),
+        ("mobilenetv2_100", {"padding": "same"}, 32),
+        ("mobilenetv2_100", {"padding": "same", "pad_to_stride": False}, 1),
+        ("tf_efficientnet_b0", {}, 32),  # timm pads it so without being asked
+        ("tf_efficientnet_b0", {"output_stride": 16}, 16),
+        ("efficientnet_b0", {}, 1),
+    ],
+)
+def test_only_what_moves_with_the_size_is_padded_to_the_stride(name, arguments, multiple):
+    assert make_on_meta(name, **arguments).multiple == multiple
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -19,8 +20,11 @@ ensure_torchvision_imports()
 
 import timm  # noqa: E402  (it imports torchvision)
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
+from timm.layers import AvgPool2dSame, Conv2dSame, ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
+from timm.layers.pool2d_same import MaxPool2dSame  # noqa: E402
 from timm.models import FeatureDictNet  # noqa: E402
 
+SAME_PADDED = (Conv2dSame, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
 STRIDES = (4, 8, 16, 32)  # of the levels, each at most the output stride
 
@@ -79,6 +83,7 @@ def make_backbone(
     output_stride: int = 32,
     drop_path: float = 0.0,
     padding: str = "",
+    pad_to_stride: bool = True,
     pretrained: bool = False,
     levels: Collection[int] = LEVELS,
 ) -> Backbone:
@@ -90,6 +95,8 @@ def make_backbone(
         output_stride: 32, or 16 or 8: the coarser stages dilate their convolutions instead of striding.
         drop_path: the largest probability of skipping a residual branch, while training.
         padding: "" or "same", TensorFlow's, for weights that were trained with it.
+        pad_to_stride: whether images are padded to a multiple of the output stride where the network pads as
+            TensorFlow does (see `moves_with_size`).
         pretrained: whether timm downloads its weights.
         levels: the maps that somebody reads.
     """
@@ -119,6 +126,8 @@ def make_backbone(
         )
     if name.startswith("mobilenetv2_"):
         dilate_first_blocks(net, output_stride)
+    if pad_to_stride and moves_with_size(net):
+        multiple = math.lcm(multiple, output_stride)
     # Only timm's wrappers say so; the networks that are their own feature extractors are all convolutional.
     channels_last = isinstance(net, FeatureDictNet) and net.output_fmt == "NHWC"
     return Backbone(
@@ -172,6 +181,16 @@ def check_name(name: str) -> None:
         nearest = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"Did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
         raise ValueError(f"the backbone must be a name of timm; got {name!r}. {hint}timm.list_models() has them all.")
+
+
+def moves_with_size(net: nn.Module) -> bool:
+    """Whether a feature stands for another place in an image of another size.
+
+    TensorFlow's padding of a strided layer is even on both sides of an odd size and one-sided at an even size, so the
+    grid of its output moves by a pixel from one to the other: at a stride of 8 by up to 7 pixels of the image. A head
+    that learnt from crops of one kind then sees features of the other kind in the wrong place.
+    """
+    return any(isinstance(module, SAME_PADDED) and module.stride not in (1, (1, 1)) for module in net.modules())
 
 
 def normalisation(name: str, in_channels: int = 3) -> tuple[list[float], list[float]]:

@@ -81,6 +81,7 @@ def create_model(
     dilations: Sequence[int] | None = None,
     drop_path: float | None = None,
     padding: str | None = None,
+    pad_to_stride: bool = True,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     classifier_arguments: Mapping[str, Any] | None = None,
@@ -115,6 +116,8 @@ def create_model(
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
+        pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
+            padded to a multiple of the output stride, as crops usually are, unless this is False.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -149,6 +152,7 @@ def create_model(
         "output_stride": fill(output_stride, architecture.output_stride),
         "drop_path": float(fill(drop_path, architecture.drop_path)),
         "padding": fill(padding, stated.padding or ""),
+        "pad_to_stride": pad_to_stride,
         "mean": fill(chosen_mean, timm_mean),
         "std": fill(chosen_std, timm_std),
         "classifier_arguments": dict(classifier_arguments or {}),
@@ -181,6 +185,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         output_stride=arguments["output_stride"],
         drop_path=arguments["drop_path"],
         padding=arguments["padding"],
+        pad_to_stride=arguments["pad_to_stride"],
         pretrained=pretrained,
         levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
     )

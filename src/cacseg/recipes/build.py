@@ -174,6 +174,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         dilations=dilations if model.dilations is None else model.dilations,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
+        pad_to_stride=model.pad_to_stride,
         mean=stated.get("mean") if model.mean is None else model.mean,
         std=stated.get("std") if model.std is None else model.std,
         classifier_arguments=model.classifier_arguments,
