@@ -58,6 +58,7 @@ fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed
     go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias,slow --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
+    go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
 }
 
 rates() {
@@ -98,9 +99,8 @@ further() {
 unscaled() {
     local all=("${both[@]}" "${padded[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
-    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,fixed
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned
+    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,fixed,half
     go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
         --seeds 0,1
@@ -146,7 +146,7 @@ search() {
 
 scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw
-    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,still,slow
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow
 }
 
 for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do

@@ -201,6 +201,53 @@ def test_detached_prototypes_teach_the_projector_alone():
     assert classifier.context_projector[0].weight.grad.abs().sum() > 0
 
 
+RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
+
+
+def test_dropped_context_leaves_the_fixed_classifier_to_some_images():
+    features, labels = (values.repeat(16, *[1] * (values.ndim - 1)) for values in draw())
+    classifier = make(**RESIDUAL, context_drop=0.5).train()
+    adapted, fixed = make(**RESIDUAL)(features, labels), make(context_design="weight")(features, labels)
+    torch.manual_seed(0)
+    found = classifier(features, labels)
+    left = [torch.allclose(*pair) for pair in zip(found.context, fixed.context, strict=True)]
+    assert 0.2 < sum(left) / len(left) < 0.8
+    expected = torch.where(torch.tensor(left)[:, None, None, None], fixed.context, adapted.context)
+    torch.testing.assert_close(found.context, expected)
+    torch.testing.assert_close(found.oracle, adapted.oracle)
+    assert not torch.equal(found.context, classifier(features, labels).context)  # drawn anew
+    torch.testing.assert_close(classifier.eval()(features, labels).context, adapted.context)
+
+
+def test_a_dropped_context_teaches_the_weight_and_not_the_projector():
+    features, labels = draw()
+    classifier = make(**RESIDUAL, context_drop=1.0 - 1e-9, detach_weight=True).train()
+    classifier(features, labels).context.square().sum().backward()
+    assert classifier.weight.grad is None or not classifier.weight.grad.any()
+    classifier = make(**RESIDUAL, context_drop=1.0 - 1e-9).train()
+    classifier(features, labels).context.square().sum().backward()
+    assert classifier.weight.grad.abs().sum() > 0
+    assert not classifier.context_projector[0].weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(context_drop=1.0), ValueError, r"context_drop must be in \[0, 1\); got 1.0"),
+        (dict(context_drop=-0.1), ValueError, r"context_drop must be in \[0, 1\); got -0.1"),
+        (dict(context_drop="half"), TypeError, r"context_drop must be a number in \[0, 1\); got 'half'"),
+        (dict(context_drop=True), TypeError, "got True"),
+        (dict(context_drop=0.5, context_design="weight"), ValueError, "needs context_design='project_concat_residual'"),
+        (dict(context_drop=0.5, **RESIDUAL, rounds=2), ValueError, "rounds=1"),
+        (dict(context_drop=0.5, **RESIDUAL, reads=("share",)), ValueError, "no reads"),
+        (dict(context_drop=0.5, **RESIDUAL, distillation_gradient=0.5), ValueError, "distillation_gradient=1"),
+    ],
+)
+def test_a_context_that_cannot_be_dropped(arguments, error, message):
+    with pytest.raises(error, match=message):
+        make(**arguments)
+
+
 @pytest.mark.parametrize("design", [name for name in DESIGNS if name != "none"])
 def test_each_design_is_its_formula(design):
     classifier, (features, _) = make(context_design=design), draw()

@@ -215,6 +215,19 @@ def check_pooling(rounds: int, detached: bool, design: str) -> None:
         )
 
 
+def check_context_drop(value: float, *, residual: bool, once: bool) -> None:
+    """`residual`: the design adds C; `once`: each image's classifier is made once a step, of prototypes alone."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"context_drop must be a number in [0, 1); got {value!r}.")
+    if not 0.0 <= value < 1.0:
+        raise ValueError(f"context_drop must be in [0, 1); got {value}.")
+    if value > 0.0 and not (residual and once):
+        raise ValueError(
+            "context_drop leaves C alone of A = theta([P, C]) + C: it needs "
+            "context_design='project_concat_residual', rounds=1, distillation_gradient=1 and no reads."
+        )
+
+
 def check_gradient_ratio(value: float | None) -> None:
     if value is not None and not isinstance(value, int | float):
         raise TypeError(f"gradient_ratio must be a positive number or None; got {value!r}.")

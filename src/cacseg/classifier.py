@@ -13,6 +13,7 @@ from cacseg import functional, ops
 from cacseg._checks import (
     check_choice,
     check_confidence,
+    check_context_drop,
     check_dropout,
     check_features,
     check_flags,
@@ -32,6 +33,7 @@ from cacseg.designs import (
     context_facts,
     finish,
     generate,
+    leave_some,
     make_projectors,
     oracle_facts,
     weights_of,
@@ -103,6 +105,7 @@ class ContextAwareClassifier(nn.Module):
         gradient_ratio: what both branches send into the features together is made at most so many times as long as what
             the plain logits send; None leaves it as it is.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
+        context_drop: while training, the probability that an image's context classifier is C alone.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -146,6 +149,7 @@ class ContextAwareClassifier(nn.Module):
         gradient_ratio: float | None = None,
         label_sampling: LabelSampling | None = None,
         zero_start: bool | None = None,
+        context_drop: float = 0.0,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
@@ -209,6 +213,9 @@ class ContextAwareClassifier(nn.Module):
         self.context_projector, self.oracle_projector, self.reads = make_projectors(
             names, in_channels, reads=reads, zero_start=zero_start
         )
+        once = rounds == 1 and distillation_gradient == 1.0 and not self.reads
+        check_context_drop(context_drop, residual=DESIGNS[self.context_design].residual, once=once)
+        self.context_drop = context_drop
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -388,7 +395,11 @@ class ContextAwareClassifier(nn.Module):
     def _goes_beyond(self) -> bool:
         """Whether the context classifier has more parts than the paper's."""
         changes = self.scale_factor is not None or self.annealed_scale is not None
-        return bool(self.reads) or self.context_bias or changes or self.rounds > 1
+        return bool(self.reads) or self.context_bias or changes or self.rounds > 1 or self._drops
+
+    @property
+    def _drops(self) -> bool:
+        return self.context_drop > 0.0 and self.training
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""
@@ -416,7 +427,11 @@ class ContextAwareClassifier(nn.Module):
             )
         if self.reads:
             facts = context_facts(self.reads, features, guess)
-        return self._generate(self.context_design, self.context_projector, prototypes, facts)
+        head = self._generate(self.context_design, self.context_projector, prototypes, facts)
+        if self._drops:
+            weight = self.weight.flatten(1)[None]
+            head = leave_some(head, weight.detach() if self.detach_weight else weight, self.context_drop)
+        return head
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
         """A_y of Eq. (2), one classifier for each image or for the batch."""

@@ -140,6 +140,12 @@ def generate(
         return Head(rows + weight if design.residual else rows, bias, place)
 
 
+def leave_some(head: Head, weight: Float[Tensor, "1 n d"], probability: float) -> Head:
+    """Every image's classifier is the fixed weight instead with this probability, each drawn by itself."""
+    drawn = torch.rand(head.rows.shape[0], 1, 1, device=head.rows.device) < probability
+    return head._replace(rows=torch.where(drawn, weight.to(head.rows.dtype), head.rows))
+
+
 def context_facts(
     reads: Sequence[Fact], features: Float[Tensor, "b d *spatial"], plain: Float[Tensor, "b n *spatial"]
 ) -> Float[Tensor, "b n f"]:

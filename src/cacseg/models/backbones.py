@@ -20,8 +20,9 @@ ensure_torchvision_imports()
 
 import timm  # noqa: E402  (it imports torchvision)
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
-from timm.layers import AvgPool2dSame, Conv2dSame, ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
-from timm.layers.pool2d_same import MaxPool2dSame  # noqa: E402
+from timm.layers.conv2d_same import Conv2dSame  # noqa: E402
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame  # noqa: E402
+from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
 from timm.models import FeatureDictNet  # noqa: E402
 
 SAME_PADDED = (Conv2dSame, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
