@@ -8,8 +8,12 @@
 # RUNS is another folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
-: "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
-: "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+if [[ $* == scenes ]]; then # generated: needs no files
+    CAMVID='' MSRC21='' WEIGHTS=''
+else
+    : "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
+    : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+fi
 [[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
 RUNS=${RUNS:-runs}
 if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
@@ -17,11 +21,11 @@ if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
 fi
 
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
-padded=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
+start=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
     --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
-# All but `unscaled` ran before images were padded to the stride.
+# All but `unscaled` ran without images padded to the stride.
 before=(--set model.pad_to_stride=false)
-weights=("${padded[@]}" "${before[@]}")
+weights=("${start[@]}" "${before[@]}")
 camvid=(--root "camvid=$CAMVID")
 both=("${camvid[@]}" --root "msrc21=$MSRC21")
 bf16=(--set training.precision=bf16)
@@ -97,7 +101,7 @@ further() {
 }
 
 unscaled() {
-    local all=("${both[@]}" "${padded[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
+    local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
     go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,fixed,half

@@ -219,6 +219,19 @@ def test_dropped_context_leaves_the_fixed_classifier_to_some_images():
     torch.testing.assert_close(classifier.eval()(features, labels).context, adapted.context)
 
 
+def test_packed_images_are_dropped_one_by_one():
+    features, _ = (values.repeat(16, *[1] * (values.ndim - 1)) for values in draw())
+    images, pixels = features.shape[0], features[0, 0].numel()
+    rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.arange(images + 1) * pixels
+    classifier = make(**RESIDUAL, context_drop=0.5).train()
+    torch.manual_seed(0)
+    dense = classifier(features)
+    torch.manual_seed(0)
+    packed = classifier(rows, offsets=offsets)
+    torch.testing.assert_close(packed, dense.flatten(2).movedim(1, 2).flatten(0, 1))
+    assert not torch.allclose(dense, classifier.eval()(features))
+
+
 def test_a_dropped_context_teaches_the_weight_and_not_the_projector():
     features, labels = draw()
     classifier = make(**RESIDUAL, context_drop=1.0 - 1e-9, detach_weight=True).train()
@@ -237,10 +250,15 @@ def test_a_dropped_context_teaches_the_weight_and_not_the_projector():
         (dict(context_drop=-0.1), ValueError, r"context_drop must be in \[0, 1\); got -0.1"),
         (dict(context_drop="half"), TypeError, r"context_drop must be a number in \[0, 1\); got 'half'"),
         (dict(context_drop=True), TypeError, "got True"),
-        (dict(context_drop=0.5, context_design="weight"), ValueError, "needs context_design='project_concat_residual'"),
-        (dict(context_drop=0.5, **RESIDUAL, rounds=2), ValueError, "rounds=1"),
-        (dict(context_drop=0.5, **RESIDUAL, reads=("share",)), ValueError, "no reads"),
-        (dict(context_drop=0.5, **RESIDUAL, distillation_gradient=0.5), ValueError, "distillation_gradient=1"),
+        (
+            dict(context_drop=0.5),
+            ValueError,
+            "needs context_design='project_concat_residual'.*; got 'project_concat', 1",
+        ),
+        (dict(context_drop=0.5, context_design="weight"), ValueError, "got 'weight', 1, 1.0 and"),
+        (dict(context_drop=0.5, **RESIDUAL, rounds=2), ValueError, "got 'project_concat_residual', 2, 1.0 and"),
+        (dict(context_drop=0.5, **RESIDUAL, reads=("share",)), ValueError, r"1, 1.0 and \('share',\)"),
+        (dict(context_drop=0.5, **RESIDUAL, distillation_gradient=0.5), ValueError, "1, 0.5 and"),
     ],
 )
 def test_a_context_that_cannot_be_dropped(arguments, error, message):

@@ -215,16 +215,19 @@ def check_pooling(rounds: int, detached: bool, design: str) -> None:
         )
 
 
-def check_context_drop(value: float, *, residual: bool, once: bool) -> None:
-    """`residual`: the design adds C; `once`: each image's classifier is made once a step, of prototypes alone."""
+def check_context_drop(
+    value: float, *, context_design: str, rounds: int, distillation_gradient: float, reads: Sequence[str]
+) -> None:
+    """Of an image whose classifier is made once a step, and becomes C where theta is left out."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"context_drop must be a number in [0, 1); got {value!r}.")
     if not 0.0 <= value < 1.0:
         raise ValueError(f"context_drop must be in [0, 1); got {value}.")
-    if value > 0.0 and not (residual and once):
+    found = context_design, rounds, distillation_gradient, tuple(reads)
+    if value > 0.0 and found != ("project_concat_residual", 1, 1.0, ()):
         raise ValueError(
-            "context_drop leaves C alone of A = theta([P, C]) + C: it needs "
-            "context_design='project_concat_residual', rounds=1, distillation_gradient=1 and no reads."
+            "context_drop leaves C of A = theta([P, C]) + C: it needs context_design='project_concat_residual', "
+            f"rounds=1, distillation_gradient=1.0 and reads=(); got {found[0]!r}, {rounds}, {found[2]} and {found[3]}."
         )
 
 

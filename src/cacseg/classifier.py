@@ -213,8 +213,13 @@ class ContextAwareClassifier(nn.Module):
         self.context_projector, self.oracle_projector, self.reads = make_projectors(
             names, in_channels, reads=reads, zero_start=zero_start
         )
-        once = rounds == 1 and distillation_gradient == 1.0 and not self.reads
-        check_context_drop(context_drop, residual=DESIGNS[self.context_design].residual, once=once)
+        check_context_drop(
+            context_drop,
+            context_design=self.context_design,
+            rounds=rounds,
+            distillation_gradient=distillation_gradient,
+            reads=self.reads,
+        )
         self.context_drop = context_drop
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"

@@ -66,23 +66,28 @@ def test_padding_same_is_tensorflows():
     torch.testing.assert_close(stem(images), truth)
 
 
-@pytest.mark.parametrize(("size", "odd"), [((56, 80), False), ((53, 77), True)])
+@pytest.mark.parametrize(
+    ("arguments", "stays"),
+    [({"padding": "same"}, True), ({"padding": "same", "pad_to_stride": False}, False), ({"padding": ""}, True)],
+)
 @torch.no_grad()
-def test_with_padding_same_a_feature_stands_for_one_place_whatever_the_size(size, odd):
-    """The corner of an image gives the features that it gives in a larger one, as long as nothing below is seen."""
-    arguments = {"padding": "same", "output_stride": 8}
-    backbone = make_backbone("mobilenetv2_100", **arguments).eval()
-    assert backbone.multiple == 8
-    images = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
-    shown = F.pad(images, (0, -size[1] % 8, 0, -size[0] % 8))
-    for given, truth in zip(backbone(images), backbone(shown), strict=True):
-        torch.testing.assert_close(given, truth)
-    as_it_is = make_backbone("mobilenetv2_100", **arguments, pad_to_stride=False).eval()
-    as_it_is.load_state_dict(backbone.state_dict())
-    moved = any(
-        not torch.allclose(given, truth) for given, truth in zip(as_it_is(images), backbone(images), strict=True)
-    )
-    assert moved == odd
+def test_a_feature_stands_for_one_place_whatever_the_size(arguments, stays):
+    """The upper left of an image gives the features that it gives as a part of a larger one, far from what was cut."""
+    backbone = make_backbone("mobilenetv2_100", output_stride=8, **arguments).eval()
+    whole = torch.randn(1, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    part, all_of_it = (backbone(images)[0][..., :4, :4] for images in (whole[..., :53, :53], whole))
+    assert torch.allclose(part, all_of_it, atol=1e-5) == stays
+
+
+@torch.no_grad()
+def test_padding_to_the_stride_can_be_exported_with_dynamic_sizes():
+    backbone = make_backbone("mobilenetv2_100", output_stride=8, padding="same").eval()
+    sizes = {2: torch.export.Dim("h", min=32, max=256), 3: torch.export.Dim("w", min=32, max=256)}
+    exported = torch.export.export(backbone, (torch.randn(1, 3, 53, 77),), dynamic_shapes=(sizes,)).module()
+    for size in ((64, 80), (61, 90)):
+        images = torch.randn(1, 3, *size)
+        for given, truth in zip(exported(images), backbone(images), strict=True):
+            torch.testing.assert_close(given, truth)
 
 
 @pytest.mark.parametrize(

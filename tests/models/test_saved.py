@@ -38,6 +38,25 @@ def test_a_file_needs_no_other_knowledge(model, tmp_path):
     model.save(path, overwrite=True)
 
 
+@pytest.mark.parametrize("padded", [True, False])
+def test_padding_to_the_stride_round_trips(tmp_path, padded):
+    arguments = {"backbone": "mobilenetv2_035", "padding": "same", "pad_to_stride": padded}
+    create_model("fcn", 4, "plain", **arguments).save(tmp_path / "model.safetensors")
+    assert cacseg.load(tmp_path / "model.safetensors").backbone.multiple == (32 if padded else 1)
+
+
+def test_a_file_from_before_the_padding_answers_as_it_did(tmp_path):
+    model = create_model("fcn", 4, "plain", backbone="mobilenetv2_035", padding="same", pad_to_stride=False).eval()
+    model.save(tmp_path / "model.safetensors")
+    metadata = read_tensors(tmp_path / "model.safetensors").metadata
+    before = json.dumps({name: value for name, value in model.arguments.items() if name != "pad_to_stride"})
+    old = tmp_path / "old.safetensors"
+    save_file(load_file(tmp_path / "model.safetensors"), old, metadata={**metadata, "arguments": before})
+    images = torch.randn(1, 3, 53, 77)
+    with torch.no_grad():
+        torch.testing.assert_close(cacseg.load(old)(images), model(images))
+
+
 def test_dilations_round_trip(tmp_path):
     model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet", dilations=(2, 3))
     model.save(tmp_path / "near.safetensors")

@@ -77,6 +77,15 @@ def test_any_head_stands_on_any_backbone():
     assert dilated.auxiliary is None
 
 
+@pytest.mark.parametrize(("given", "multiple"), [({}, 8), ({"pad_to_stride": True}, 8), ({"pad_to_stride": False}, 1)])
+def test_images_are_padded_to_the_stride_unless_told_otherwise(given, multiple):
+    model = create_on_meta("fcn_mobilenetv2", padding="same", **given)
+    assert model.backbone.multiple == multiple
+    assert model.arguments["pad_to_stride"] == (multiple == 8)
+    with pytest.raises(TypeError, match="pad_to_stride must be True or False; got 'no'"):
+        create_on_meta("fcn_mobilenetv2", pad_to_stride="no")
+
+
 def test_deeplab_reaches_as_far_as_it_is_told():
     assert create_on_meta("deeplabv3plus_mobilenetv2").arguments["dilations"] == [12, 24, 36]
     assert "dilations" not in create_on_meta("fcn_mobilenetv2").arguments

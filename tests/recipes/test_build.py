@@ -174,6 +174,14 @@ def test_a_warm_up_longer_than_the_run_is_said(tmp_path):
     assert any("warm-up of 2 steps does not end within 2" in line for line in said)
 
 
+@pytest.mark.parametrize(("given", "multiple"), [({}, 32), ({"model.pad_to_stride": False}, 1)])
+def test_padding_to_the_stride_is_the_recipe_s(tmp_path, given, multiple):
+    root = make_folder(tmp_path / "data")
+    settings = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.padding": "same", **given}
+    config = small(root, **settings)
+    assert make_model(config.model, open_split(config.data, "train"), print).backbone.multiple == multiple
+
+
 def test_dilations_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     root, said = make_folder(tmp_path / "data"), []
     data = open_split(small(root).data, "train")

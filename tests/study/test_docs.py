@@ -257,7 +257,7 @@ def eleven_rows():
     for name in ("unscaled", "fits", "scenes"):
         lines = by_arm(lines_of(name, PLANNED, baseline="tuned"))
         for cell in (cell for arm, *cell in lines if arm == "half"):
-            half, fixed = lines["half", *cell], lines.get(("fixed", *cell))
+            half, fixed = lines[("half", *cell)], lines.get(("fixed", *cell))
             numbers = [signed_pair(half.difference), signed_pair(half.pixel_difference)]
             numbers.append("not run" if fixed is None else signed_pair(fixed.difference))
             yield f"| {' | '.join([*map(str, cell), *numbers])} |"

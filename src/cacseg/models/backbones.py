@@ -20,12 +20,12 @@ ensure_torchvision_imports()
 
 import timm  # noqa: E402  (it imports torchvision)
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
-from timm.layers.conv2d_same import Conv2dSame  # noqa: E402
+from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport  # noqa: E402
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame  # noqa: E402
 from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
 from timm.models import FeatureDictNet  # noqa: E402
 
-SAME_PADDED = (Conv2dSame, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
+SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
 STRIDES = (4, 8, 16, 32)  # of the levels, each at most the output stride
 
@@ -64,16 +64,16 @@ class Backbone(nn.Module):
         self.multiple = multiple
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
-        h, w = images.shape[2:]
+        below, right = (-side % self.multiple for side in images.shape[2:])
         if self.multiple > 1:
-            images = F.pad(images, (0, -w % self.multiple, 0, -h % self.multiple))
+            images = F.pad(images, (0, right, 0, below))
         maps = self.net(images)
         pyramid = [maps[index] for index in self.indices]
         if self.channels_last:
             pyramid = [level.permute(0, 3, 1, 2).contiguous() for level in pyramid]
-        if self.multiple > 1:  # -(-h // stride): rounded up, as strided convolutions do
+        if self.multiple > 1:  # what is left is rounded up, as strided convolutions do; a slice could not be exported
             pairs = zip(pyramid, self.strides, strict=True)
-            pyramid = [level[:, :, : -(-h // stride), : -(-w // stride)] for level, stride in pairs]
+            pyramid = [F.pad(level, (0, -(right // stride), 0, -(below // stride))) for level, stride in pairs]
         return pyramid
 
 
@@ -187,9 +187,9 @@ def check_name(name: str) -> None:
 def moves_with_size(net: nn.Module) -> bool:
     """Whether a feature stands for another place in an image of another size.
 
-    TensorFlow's padding of a strided layer is even on both sides of an odd size and one-sided at an even size, so the
-    grid of its output moves by a pixel from one to the other: at a stride of 8 by up to 7 pixels of the image. A head
-    that learnt from crops of one kind then sees features of the other kind in the wrong place.
+    TensorFlow pads a strided layer alike on both sides at an odd size, and by one more after than before at an even
+    size, so the grid of its output moves by a pixel from one to the other: at a stride of 8 by up to 7 pixels of the
+    image. A head that learnt from crops of one kind then sees features of the other kind in the wrong place.
     """
     return any(isinstance(module, SAME_PADDED) and module.stride not in (1, (1, 1)) for module in net.modules())
 

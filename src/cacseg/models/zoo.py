@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from cacseg._checks import check_choice, check_dilations, check_dropout, check_label_smoothing
+from cacseg._checks import check_choice, check_dilations, check_dropout, check_flags, check_label_smoothing
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import LEVELS, make_backbone, normalisation
@@ -117,7 +117,7 @@ def create_model(
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
         pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
-            padded to a multiple of the output stride, as crops usually are, unless this is False.
+            padded to a multiple of the output stride, which crops usually have, unless this is False.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -163,6 +163,7 @@ def create_model(
     elif dilations is not None:
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
     check_choice("padding", arguments["padding"], ("", "same"))
+    check_flags(pad_to_stride=pad_to_stride)
     model = _build(architecture, arguments, pretrained)
     if file is not None:
         load_backbone_weights(model.backbone, file, source=str(backbone_weights))

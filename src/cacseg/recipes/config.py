@@ -46,7 +46,7 @@ class ModelConfig(Section):
     pretrained: bool = False  # timm downloads weights of the backbone, where no file is given
     backbone_weights: str | None = None
     padding: Literal["", "same"] | None = None
-    pad_to_stride: bool = True  # whole images, with a backbone that pads as TensorFlow does
+    pad_to_stride: bool = True  # images, where a backbone pads as TensorFlow does
     mean: tuple[float, float, float] | None = None
     std: tuple[Positive, Positive, Positive] | None = None
     auxiliary: bool = True
