@@ -80,9 +80,9 @@ def test_it_runs_from_the_folder_of_the_repository_alone(tmp_path):
 def test_generated_scenes_need_no_files():
     """And others say what they need."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CAMVID", "MSRC21", "WEIGHTS")}
-    for name, code, words in (("scenes", 0, ""), ("full", 1, "CAMVID: must be the folder of CamVid")):
+    for name, words in (("scenes", ""), ("full", "CAMVID: must be the folder of CamVid")):
         asked = ["bash", "studies/reproduce.sh", name]
         given = {**environment, "CACSEG": "true"}
         done = subprocess.run(asked, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-        assert done.returncode == code
+        assert (done.returncode == 0) == (name == "scenes")
         assert words in done.stderr
