@@ -166,7 +166,7 @@ def resized_window(image: Pixels, size: tuple[int, int], corner: tuple[int, int]
     columns = min(width, int(np.ceil(right / factors[1])) + 2)
     if size == (height, width):
         return image[top:bottom, left:right]
-    if (rows, columns) == (height, width):
+    if (rows, columns) == (height, width) or max(factors) < 1.0:  # OpenCV on Arm shrinks by the sizes, not by factors
         whole = _resized(image, size)
     else:
         part = image[:rows, :columns]
