@@ -434,8 +434,7 @@ class ContextAwareClassifier(nn.Module):
             facts = context_facts(self.reads, features, guess)
         head = self._generate(self.context_design, self.context_projector, prototypes, facts)
         if self._drops:
-            weight = self.weight.flatten(1)[None]
-            head = leave_some(head, weight.detach() if self.detach_weight else weight, self.context_drop)
+            head = leave_some(head, self._generate("weight", None, None, None).rows, self.context_drop)
         return head
 
     def _oracle_head(self, features: Tensor, labels: Tensor, offsets: Tensor | None, scope: Scope) -> Head:
