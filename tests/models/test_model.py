@@ -73,6 +73,76 @@ def test_the_three_kinds_of_logits_share_the_features(small):
     torch.testing.assert_close(model.oracle(images, labels), upsample(model.classifier.oracle_logits(features, labels)))
 
 
+SHIFTING = {"backbone": "mobilenetv2_035", "padding": "same"}
+
+
+@pytest.fixture(scope="module", params=["fcn", "deeplabv3plus", "upernet"])
+def shifting(request):
+    """Models whose images are padded: to 8 pixels, and to 32."""
+    torch.manual_seed(0)
+    stride = 32 if request.param == "upernet" else 8
+    model = create_model(request.param, num_classes=6, output_stride=stride, **SHIFTING).eval()
+    assert model.backbone.multiple == stride
+    assert model.stride == (8 if request.param == "fcn" else 4)
+    return model
+
+
+def padded(images, labels, multiple):
+    below, right = (-side % multiple for side in images.shape[2:])
+    return F.pad(images, (0, right, 0, below)), F.pad(labels, (0, right, 0, below), value=255)
+
+
+@torch.no_grad()
+def test_an_answer_stands_where_its_feature_stands(shifting):
+    """An odd image is the upper left part of a padded one, to the last pixel whose neighbours are the same."""
+    images, labels = draw((53, 75), b=1)
+    whole, _ = padded(images, labels, shifting.backbone.multiple)
+    same = slice(None), slice(None), slice(0, 50), slice(0, 72)
+    torch.testing.assert_close(shifting.plain(images)[same], shifting.plain(whole)[same])
+    context, own = (shifting.spread(shifting.answers(images, labels)[name], (53, 75)) for name in ("context", "oracle"))
+    torch.testing.assert_close(shifting(images), context)
+    torch.testing.assert_close(shifting.oracle(images, labels), own)
+    assert shifting(images).shape == context.shape == (1, 6, 53, 75)
+    if shifting.stride == shifting.backbone.multiple:  # the padding adds no feature, so prototypes are the same too
+        torch.testing.assert_close(shifting(images), shifting(whole)[..., :53, :75])
+
+
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+@torch.no_grad()
+def test_losses_of_an_odd_image_are_those_of_the_padded_one(classifier):
+    torch.manual_seed(0)
+    model = create_model("fcn", 6, classifier, output_stride=8, **SHIFTING).eval()
+    images, labels = draw((53, 75))
+    whole = padded(images, labels, 8)
+    for name, value in model.loss(images, labels).items():
+        torch.testing.assert_close(value, model.loss(*whole)[name])
+    if classifier == "context":
+        small = F.interpolate(labels[:, None].float(), (27, 38))[:, 0].long()  # at another resolution than the image
+        large = F.interpolate(small[:, None].float(), (53, 75))[:, 0].long()
+        torch.testing.assert_close(model.answers(images, small)["oracle"], model.answers(images, large)["oracle"])
+
+
+@pytest.mark.parametrize("name", ["ocrnet", "upernet"])
+def test_what_comes_from_padding_is_cut_from_the_auxiliary_too(name):
+    model = create_model(name, 6, "plain", **SHIFTING)
+    images, labels = draw((40, 37))
+    features, auxiliary = model._decode(images, with_auxiliary=True)
+    assert features.shape[2:] == (10, 10)
+    assert auxiliary.shape[2:] == ((10, 10) if name == "ocrnet" else (3, 3))  # strides of 4 and 16
+    model.loss(images, labels)["total"].backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def test_a_padded_model_can_be_exported_with_dynamic_sizes():
+    model = create_model("deeplabv3plus", 6, output_stride=8, auxiliary=False, **SHIFTING).eval()
+    sizes = {2: torch.export.Dim("h", min=32, max=256), 3: torch.export.Dim("w", min=32, max=256)}
+    exported = torch.export.export(model, (torch.randn(1, 3, 53, 77),), dynamic_shapes=(sizes,)).module()
+    for size in ((64, 80), (61, 90)):
+        images = torch.randn(1, 3, *size)
+        torch.testing.assert_close(exported(images), model(images), atol=1e-4, rtol=1e-4)
+
+
 @torch.no_grad()
 def test_a_plain_model_is_the_convolution():
     model = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain").eval()

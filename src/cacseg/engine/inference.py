@@ -9,7 +9,7 @@ the network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -22,8 +22,8 @@ from torch.nn import functional as F
 from cacseg.functional.labels import resize_labels
 
 Network = Callable[[Tensor], Tensor]
-# Several answers from one pass: images, and labels for those that need them, to a list of logits.
-Networks = Callable[[Tensor, Tensor | None], Sequence[Tensor]]
+# Several answers from one pass: images, and labels for those that need them, to the logits of one after another.
+Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
 
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -56,12 +56,14 @@ def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
 
 def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
     """The model as what `predict_each` takes: the logits of the named answers."""
-    if list(names) == [model.own_answer]:  # no other is made
-        return lambda images, labels: [model.classifier(model.features(images))]
 
-    def logits(images: Tensor, labels: Tensor | None) -> list[Tensor]:
-        found = model.answers(images, labels)
-        return [found[name] for name in names]
+    def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+        if list(names) == [model.own_answer]:  # no other is made
+            found = {model.own_answer: model.classifier(model.features(images))}
+        else:
+            found = model.answers(images, labels)
+        for name in names:  # at full size one after another
+            yield found[name] if model.stride is None else model.spread(found[name].float(), images.shape[2:])
 
     return logits
 

@@ -40,7 +40,8 @@ class Backbone(nn.Module):
         strides: of the four maps.
         indices: which of the net's maps the four are.
         channels_last: whether the net gives [b, h, w, d].
-        multiple: of the sizes that the net takes; images are padded with zeros to it, and the maps cropped again.
+        multiple: of the sizes that the net takes; images are padded with zeros to it, and the maps cropped again,
+            unless `crops` is set to False.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Backbone(nn.Module):
         self.indices = tuple(indices)
         self.channels_last = channels_last
         self.multiple = multiple
+        self.crops = True
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
         below, right = (-side % self.multiple for side in images.shape[2:])
@@ -71,7 +73,7 @@ class Backbone(nn.Module):
         pyramid = [maps[index] for index in self.indices]
         if self.channels_last:
             pyramid = [level.permute(0, 3, 1, 2).contiguous() for level in pyramid]
-        if self.multiple > 1:  # what is left is rounded up, as strided convolutions do; a slice could not be exported
+        if self.multiple > 1 and self.crops:  # rounded up, as strided convolutions do; a slice could not be exported
             pairs = zip(pyramid, self.strides, strict=True)
             pyramid = [F.pad(level, (0, -(right // stride), 0, -(below // stride))) for level, stride in pairs]
         return pyramid

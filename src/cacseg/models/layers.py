@@ -15,6 +15,14 @@ def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor,
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
+def cut(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
+    """The upper left part of maps that are at least so large."""
+    height, width = size
+    if not torch.compiler.is_compiling() and maps.shape[2:] == (height, width):  # an export has no answer to that
+        return maps
+    return F.pad(maps, (0, width - maps.shape[3], 0, height - maps.shape[2]))
+
+
 def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:
     """All levels at the size of the first, the finest, concatenated over their channels."""
     size = pyramid[0].shape[2:]

@@ -14,12 +14,13 @@ from torch.nn import functional as F
 from cacseg import functional, ops
 from cacseg._checks import check_labels
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.functional.labels import resize_labels
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.description import describe
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
-from cacseg.models.layers import resize
+from cacseg.models.layers import cut, resize
 from cacseg.models.ocrnet import OCRNet
 
 
@@ -58,6 +59,8 @@ class SegmentationModel(nn.Module):
         auxiliary: its cross-entropy, times `auxiliary_weight`, joins the total; None leaves it out.
         criterion: the losses of a context-aware classifier.
         mean, std: what images must be normalised with, for pixels in [0, 1].
+        stride, auxiliary_stride: pixels from one feature, and from one of the auxiliary's logits, to the next, where
+            the backbone gives maps of padded images (`crops=False`); None where maps end with the image.
         ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
             has its own.
     """
@@ -75,6 +78,8 @@ class SegmentationModel(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         auxiliary_weight: float = 0.4,
+        stride: int | None = None,
+        auxiliary_stride: int | None = None,
         ignore_index: int = 255,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
@@ -92,6 +97,7 @@ class SegmentationModel(nn.Module):
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.auxiliary_weight = auxiliary_weight
+        self.stride, self.auxiliary_stride = stride, auxiliary_stride
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
         weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
@@ -127,25 +133,33 @@ class SegmentationModel(nn.Module):
         """
         if labels is not None:
             return self.loss(images, labels)
-        return resize(self.classifier(self.features(images)), images.shape[2:])
+        return self.spread(self.classifier(self.features(images)), images.shape[2:])
+
+    def spread(self, logits: Float[Tensor, "b n h w"], size: Sequence[int]) -> Float[Tensor, "b n H W"]:
+        """Logits of the features' size at that of their images."""
+        if self.stride is None:
+            return resize(logits, size)
+        whole = [side * self.stride for side in logits.shape[2:]]
+        return cut(resize(logits, whole), size)
 
     def plain(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the fixed classifier."""
         features = self.features(images)
         if isinstance(self.classifier, ContextAwareClassifier):
-            return resize(self.classifier.plain_logits(features), images.shape[2:])
-        return resize(self.classifier(features), images.shape[2:])
+            return self.spread(self.classifier.plain_logits(features), images.shape[2:])
+        return self.spread(self.classifier(features), images.shape[2:])
 
     def oracle(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the classifier that knows the labels, the paper's upper bound."""
         if not isinstance(self.classifier, ContextAwareClassifier):
             raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
-        return resize(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
+        labels = self._cover(labels, images, self.stride)
+        return self.spread(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
 
     def answers(
         self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b _ _"] | None = None
     ) -> dict[str, Float[Tensor, "b n h w"]]:
-        """The logits of every classifier that the model has, from one pass, at the size of the features.
+        """The logits of every classifier that the model has, from one pass, at the size of the features (see `spread`).
 
         "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
         resolution, "oracle", from each image's own prototypes. The model's own is named by `own_answer`.
@@ -159,22 +173,23 @@ class SegmentationModel(nn.Module):
         if classifier.context_design != "none":
             found |= {"context": context, "mean": functional.mean_logits(plain, context)}
         if labels is not None and classifier.oracle_design != "none":
-            found["oracle"] = classifier.oracle_logits(features, labels)
+            found["oracle"] = classifier.oracle_logits(features, self._cover(labels, images, self.stride))
         return found
 
     def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
         """The named terms, before their weights, and "total", their weighted sum."""
         features, auxiliary = self._decode(images, with_auxiliary=True)
+        covered = self._cover(labels, images, self.stride)
         if isinstance(self.classifier, ContextAwareClassifier):
             assert self.criterion is not None
-            losses = self.criterion(self.classifier(features, labels), labels)
+            losses = self.criterion(self.classifier(features, covered), covered)
             total = losses.pop("total")
         else:
-            check_labels(labels, features, self.num_classes, self.ignore_index)
-            total = self._cross_entropy(self.classifier(features), labels)
+            check_labels(covered, features, self.num_classes, self.ignore_index)
+            total = self._cross_entropy(self.classifier(features), covered)
             losses = {"plain": total}
         if auxiliary is not None:
-            losses["auxiliary"] = self._cross_entropy(auxiliary, labels)
+            losses["auxiliary"] = self._cross_entropy(auxiliary, self._cover(labels, images, self.auxiliary_stride))
             total = total + self.auxiliary_weight * losses["auxiliary"]
         return {**losses, "total": total}
 
@@ -200,10 +215,25 @@ class SegmentationModel(nn.Module):
         pyramid = self.backbone(images)
         if isinstance(self.head, OCRNet):  # its first stage belongs to inference too
             assert self.auxiliary is not None
-            regions = self.auxiliary(pyramid)
-            return self.head(pyramid, regions), regions
-        auxiliary = self.auxiliary(pyramid) if with_auxiliary and self.auxiliary is not None else None
-        return self.head(pyramid), auxiliary
+            auxiliary: Tensor | None = self.auxiliary(pyramid)
+            features = self.head(pyramid, auxiliary)
+        else:
+            auxiliary = self.auxiliary(pyramid) if with_auxiliary and self.auxiliary is not None else None
+            features = self.head(pyramid)
+        if auxiliary is not None:
+            auxiliary = _without_padding(auxiliary, images, self.auxiliary_stride)
+        return _without_padding(features, images, self.stride), auxiliary
+
+    def _cover(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
+        """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image."""
+        if stride is None or not isinstance(labels, Tensor) or labels.ndim != 3 or labels.is_floating_point():
+            return labels  # the checks of the classifier say what is wrong
+        if labels.shape[1:] != images.shape[2:]:
+            labels = resize_labels(labels, images.shape[2:])
+        below, right = (-side % stride for side in labels.shape[1:])
+        if below == right == 0:
+            return labels
+        return F.pad(labels, (0, right, 0, below), value=self.ignore_index)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.upsampled_cross_entropy(
@@ -227,3 +257,10 @@ class SegmentationModel(nn.Module):
             raise ValueError(f"images must be [b, {channels}, H, W]; got shape {shape}.{hint}")
         if images.numel() == 0:
             raise ValueError(f"a batch must have at least 1 image of at least 1 pixel; got shape {shape}.")
+
+
+def _without_padding(maps: Tensor, images: Tensor, stride: int | None) -> Tensor:
+    """Maps of padded images without what stands for nothing else."""
+    if stride is None:
+        return maps
+    return cut(maps, [(side + stride - 1) // stride for side in images.shape[2:]])

@@ -117,7 +117,8 @@ def create_model(
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
         pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
-            padded to a multiple of the output stride, which crops usually have, unless this is False.
+            padded to a multiple of the output stride, which crops usually have, and answers cut to their size again,
+            unless this is False.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -207,6 +208,9 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         fixed = {"preset": preset, **shared}
         criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, fixed))
     initialise_classifier(last)
+    pads = arguments["pad_to_stride"] and backbone.multiple > 1
+    backbone.crops = not pads  # the model cuts features and answers instead
+    second_level = min(levels) if architecture.head == "ocrnet" else AUXILIARY_LEVEL
     model = SegmentationModel(
         backbone,
         head,
@@ -216,6 +220,8 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         mean=arguments["mean"],
         std=arguments["std"],
         auxiliary_weight=arguments["auxiliary_weight"],
+        stride=backbone.strides[min(levels)] if pads else None,
+        auxiliary_stride=backbone.strides[second_level] if pads else None,
         **shared,
     )
     model.arguments = arguments
