@@ -1,8 +1,10 @@
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional
@@ -262,6 +264,88 @@ def test_a_dropped_context_teaches_the_weight_and_not_the_projector():
     ],
 )
 def test_a_context_that_cannot_be_dropped(arguments, error, message):
+    with pytest.raises(error, match=message):
+        make(**arguments)
+
+
+def with_presence(**arguments):
+    """Like `make`, and a presence head whose values are not the zeros that it starts with."""
+    classifier = make(**arguments, presence=True)
+    torch.manual_seed(3)
+    torch.nn.init.normal_(classifier.presence_head.weight, std=0.1)
+    return classifier
+
+
+def test_presence_is_a_bias_of_each_image():
+    features, labels = draw()
+    with_it, without = with_presence(), make()
+    codes = torch.cat([F.normalize(features.mean((2, 3))), F.normalize(features.amax((2, 3)))], dim=1)
+    scores = F.linear(with_it.scale * codes, with_it.presence_head.weight, with_it.presence_head.bias)
+    expected = without(features) + (scores.sigmoid() + 1e-4).log()[..., None, None]
+    torch.testing.assert_close(with_it(features), expected)
+    torch.testing.assert_close(with_it.plain_logits(features), without.plain_logits(features))
+    plain, context = with_it.both_logits(features)
+    torch.testing.assert_close(context, expected)
+    torch.testing.assert_close(plain, without.plain_logits(features))
+    found, before = with_it(features, labels), without(features, labels)
+    torch.testing.assert_close(found.context, before.context)  # what learns does not lean on it
+    torch.testing.assert_close(found.oracle, before.oracle)
+    torch.testing.assert_close(found.presence, scores)
+    assert before.presence is None
+
+
+def test_presence_starts_without_a_word_and_draws_no_random_number():
+    torch.manual_seed(0)
+    with_it, drawn = make(presence=True), torch.rand(())
+    torch.manual_seed(0)
+    make()
+    torch.testing.assert_close(drawn, torch.rand(()))
+    features, _ = draw()
+    shift = with_it(features) - make()(features)
+    torch.testing.assert_close(shift, torch.full_like(shift, math.log(0.5 + 1e-4)))
+
+
+def test_presence_learns_from_the_labels_and_teaches_the_features_nothing():
+    features, labels = draw()
+    gradients = []
+    for classifier in (with_presence(), make()):
+        given = features.clone().requires_grad_()
+        losses = cacseg.ContextLoss()(classifier(given, labels), labels)
+        losses["total"].backward()
+        gradients.append(given.grad)
+        if classifier.presence_head is not None:
+            assert list(losses) == ["plain", "context", "oracle", "distillation", "presence", "total"]
+            assert classifier.presence_head.weight.grad.abs().sum() > 0
+    torch.testing.assert_close(*gradients)
+
+
+def test_presence_of_packed_images_is_that_of_dense_ones():
+    features, labels = draw()
+    classifier = with_presence()
+    pixels = features[0, 0].numel()
+    rows = features.flatten(2).movedim(1, 2).flatten(0, 1)
+    offsets = torch.arange(features.shape[0] + 1) * pixels
+    torch.testing.assert_close(
+        classifier(rows, offsets=offsets), classifier(features).flatten(2).movedim(1, 2).flatten(0, 1)
+    )
+    small = classifier(features, labels)
+    packed = classifier(rows, small.labels.flatten().where(small.labels.flatten() >= 0, 255), offsets=offsets)
+    torch.testing.assert_close(packed.presence, small.presence)
+    both = [
+        functional.presence_loss(small.presence, small.labels, ignore_index=-1),
+        functional.presence_loss(small.presence, small.labels.flatten(), ignore_index=-1, offsets=offsets),
+    ]
+    torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(presence="yes"), TypeError, "presence must be True or False; got 'yes'"),
+        (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
+    ],
+)
+def test_a_presence_that_cannot_be(arguments, error, message):
     with pytest.raises(error, match=message):
         make(**arguments)
 

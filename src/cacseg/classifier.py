@@ -34,11 +34,14 @@ from cacseg.designs import (
     finish,
     generate,
     leave_some,
+    make_presence_head,
     make_projectors,
     oracle_facts,
     weights_of,
 )
+from cacseg.functional._precision import no_autocast
 from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
+from cacseg.functional.packed import image_of_row
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
@@ -60,6 +63,7 @@ class ContextLogits(NamedTuple):
     offsets: Int[Tensor, " b_plus_1"] | None = None  # of a packed batch
     ignore_index: int = 255  # of the full labels
     taught: Float[Tensor, "b n *spatial"] | None = None  # context, for a distillation with a gradient of its own
+    presence: Float[Tensor, "images n"] | None = None  # of the classes in each image; `context` is without it
 
 
 class ContextAwareClassifier(nn.Module):
@@ -106,6 +110,9 @@ class ContextAwareClassifier(nn.Module):
             the plain logits send; None leaves it as it is.
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         context_drop: while training, the probability that an image's context classifier is C alone.
+        presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
+            at all: told by one linear layer from mean and largest value of each channel. It learns from the labels of
+            whole images and sends no gradient into the features; nothing else is trained otherwise.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -122,6 +129,7 @@ class ContextAwareClassifier(nn.Module):
     oracle_projector: nn.Sequential | None
     scale_factor: nn.Parameter | None
     annealed_scale: AnnealedScale | None
+    presence_head: nn.Linear | None
 
     def __init__(
         self,
@@ -150,6 +158,7 @@ class ContextAwareClassifier(nn.Module):
         label_sampling: LabelSampling | None = None,
         zero_start: bool | None = None,
         context_drop: float = 0.0,
+        presence: bool = False,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
@@ -191,6 +200,7 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
         check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
+        check_flags(presence=presence)
         check_pooling(rounds, detach_prototypes, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
@@ -221,6 +231,7 @@ class ContextAwareClassifier(nn.Module):
             reads=self.reads,
         )
         self.context_drop = context_drop
+        self.presence_head = make_presence_head(in_channels, num_classes, self.context_design) if presence else None
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -251,9 +262,10 @@ class ContextAwareClassifier(nn.Module):
             return self._answer(features, offsets)
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
+        presence = self._presence(features, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
-            return ContextLogits(at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index)
+            return ContextLogits(at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index, presence=presence)
         seen = features
         if self.gradient_ratio is not None:
             features, seen = functional.balance_gradients(features, self.gradient_ratio)
@@ -270,7 +282,7 @@ class ContextAwareClassifier(nn.Module):
             again = self._context_head(seen, guess, offsets, factor)
             taught, _ = self._similarities(seen, again, None, offsets, factor)
         context = plain if context is None else context
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught)
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught, presence)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
@@ -284,12 +296,12 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, None, offsets)
         at_once = self._at_once(features, None) if offsets is None else None
         if at_once is not None:
-            return at_once[:2]
+            return at_once[0], self._expected(at_once[1], features, offsets)
         plain = self._plain(features)
         factor = self._factor()
         own = self._context_head(features, plain, offsets, factor)
         context, _ = self._similarities(features, own, None, offsets, factor)
-        return plain, plain if context is None else context
+        return plain, plain if context is None else self._expected(context, features, offsets)
 
     def oracle_logits(
         self,
@@ -405,6 +417,24 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _drops(self) -> bool:
         return self.context_drop > 0.0 and self.training
+
+    def _presence(self, features: Tensor, offsets: Tensor | None) -> Tensor | None:
+        """Logits of the classes that each image has, from features that learn nothing of it."""
+        if self.presence_head is None:
+            return None
+        with no_autocast(features):
+            codes = functional.scene_codes(features.detach(), self.scale, offsets)
+            return self.presence_head(codes.to(self.presence_head.weight.dtype))
+
+    def _expected(self, context: Tensor, features: Tensor, offsets: Tensor | None) -> Tensor:
+        """Context logits that know which classes the image may have."""
+        presence = self._presence(features, offsets)
+        if presence is None:
+            return context
+        bias = functional.presence_bias(presence).to(context.dtype)
+        if offsets is not None:
+            return context + bias[image_of_row(offsets, len(context))]
+        return context + bias.view(*bias.shape, *[1] * (context.ndim - 2))
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

@@ -102,6 +102,16 @@ def make_projector(
     return nn.Sequential(first, nn.ReLU(), second)
 
 
+def make_presence_head(channels: int, num_classes: int, context_design: str) -> nn.Linear:
+    """From `functional.scene_codes` to a logit for each class. It starts by giving 0 and draws no random number."""
+    if context_design == "none":
+        raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
+    head = nn.utils.skip_init(nn.Linear, 2 * channels, num_classes)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    return head
+
+
 def weights_of(projector: nn.Sequential) -> list[Tensor]:
     """[first weight, second weight, second bias]; `parameters()` would search the modules, in every step."""
     first, _, second = projector

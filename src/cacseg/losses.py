@@ -139,7 +139,7 @@ class ContextLoss(nn.Module):
         self.register_buffer("steps_taken", counter)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
-        """The terms "plain", "context", "oracle", "distillation", "relation" where it has a weight, and "total"."""
+        """The terms "plain", "context", "oracle", "distillation"; "relation", "presence" where they are; "total"."""
         self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels)
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
@@ -162,8 +162,14 @@ class ContextLoss(nn.Module):
                 taken, self.steps_taken = count_call(taken)
             share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
+        names = list(self.weights)
+        if outputs.presence is not None:  # nothing else learns from it, so it has no weight to balance
+            names.append("presence")
+            terms["presence"] = losses["presence"] = functional.presence_loss(
+                outputs.presence, outputs.labels, ignore_index=-1, offsets=outputs.offsets
+            )
         total = torch.stack(list(terms.values())).sum() if terms else losses["plain"]
-        return {**{name: losses[name] for name in self.weights}, "total": total}
+        return {**{name: losses[name] for name in names}, "total": total}
 
     def extra_repr(self) -> str:
         weights = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())

@@ -108,7 +108,7 @@ class SeamClassifier(ContextAwareClassifier):
         return values
 
     def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
-        usual = not (self._softens or self._goes_beyond) and self.answer == "context"
+        usual = not (self._softens or self._goes_beyond or self.presence_head is not None) and self.answer == "context"
         if self.geometry.pointwise or torch.compiler.is_compiling() or not usual:
             # Compilers and exporters get the patches: some know no convolution whose groups are the images.
             return super().forward(self.patches(features), labels)

@@ -10,6 +10,7 @@
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
     not of the paper   relation_distillation             L_R, between classes
+                       scene_codes, presence_bias, ...   which classes an image has
 
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
 logits `[b, n, *spatial]`, labels `[b, *full]` of any size. A ragged batch is packed instead: `[N, d]`,
@@ -29,6 +30,7 @@ from cacseg.functional.distillation import (
 from cacseg.functional.gradients import balance_gradients, scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
+from cacseg.functional.presence import presence_bias, presence_loss, scene_codes
 from cacseg.functional.prototypes import (
     context_prototypes,
     context_shares,
@@ -56,9 +58,12 @@ __all__ = [
     "oracle_shares",
     "place_codes",
     "plain_logits",
+    "presence_bias",
+    "presence_loss",
     "relation_distillation",
     "resize_labels",
     "scale_gradient",
+    "scene_codes",
     "soft_cross_entropy",
     "upsample",
     "upsampled_cross_entropy",

@@ -1,0 +1,59 @@
+"""Which classes an image has, told from the image as a whole: not of the paper.
+
+Of what the oracle is above the plain classifier, nearly all is that it knows which classes there are (docs/results.md).
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from cacseg.functional._precision import no_autocast, widen
+from cacseg.functional.packed import image_of_row
+
+LEAST = 1e-4  # no class is less probable than that: the whole is never so sure that a pixel cannot object
+
+
+def scene_codes(
+    features: Float[Tensor, "b d *spatial"], length: float, offsets: Int[Tensor, " b_plus_1"] | None = None
+) -> Float[Tensor, "images two_d"]:
+    """Mean and largest value of each channel over each image, either vector brought to one length."""
+    with no_autocast(features):
+        values = widen(features)
+        if offsets is None:
+            mean, largest = values.flatten(2).mean(dim=-1), values.flatten(2).amax(dim=-1)
+        else:
+            image = image_of_row(offsets, len(values))[:, None].expand_as(values)
+            empty = values.new_zeros(len(offsets) - 1, values.shape[1])
+            mean = empty.scatter_add(0, image, values) / offsets.diff().clamp_min(1)[:, None]
+            largest = empty.scatter_reduce(0, image, values, "amax", include_self=False)
+        return length * torch.cat([F.normalize(mean, dim=-1), F.normalize(largest, dim=-1)], dim=-1)
+
+
+def presence_bias(logits: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
+    """What joins the logits of each class: the logarithm of the probability that the image has it."""
+    return (widen(logits).sigmoid() + LEAST).log()
+
+
+def presence_loss(
+    logits: Float[Tensor, "images n"],
+    labels: Int[Tensor, "b *spatial"],
+    *,
+    ignore_index: int = 255,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+) -> Float[Tensor, ""]:
+    """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part."""
+    images, n = logits.shape
+    labels = torch.where(labels == ignore_index, n, labels).long()
+    if offsets is None:
+        place = labels.flatten(1) + torch.arange(images, device=labels.device)[:, None] * (n + 1)
+    else:
+        place = labels + image_of_row(offsets, len(labels)) * (n + 1)
+    logits = widen(logits)
+    there = logits.new_zeros(images * (n + 1)).scatter(0, place.flatten(), 1.0)
+    there = there.view(images, n + 1)[:, :n]
+    labelled = there.amax(dim=1)
+    losses = F.binary_cross_entropy_with_logits(logits, there, reduction="none").mean(dim=1)
+    return (losses * labelled).sum() / labelled.sum().clamp_min(1.0)
