@@ -111,8 +111,8 @@ class ContextAwareClassifier(nn.Module):
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
-            at all: told by one linear layer from mean and largest value of each channel. It learns from the labels of
-            whole images and sends no gradient into the features; nothing else is trained otherwise.
+            at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
+            at the features' size, and no gradient of it reaches the features. For long training (docs/results.md).
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -296,12 +296,14 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, None, offsets)
         at_once = self._at_once(features, None) if offsets is None else None
         if at_once is not None:
-            return at_once[0], self._expected(at_once[1], features, offsets)
+            return at_once[0], self._with_presence(at_once[1], self._presence(features, offsets))
         plain = self._plain(features)
         factor = self._factor()
         own = self._context_head(features, plain, offsets, factor)
         context, _ = self._similarities(features, own, None, offsets, factor)
-        return plain, plain if context is None else self._expected(context, features, offsets)
+        if context is None:
+            return plain, plain
+        return plain, self._with_presence(context, self._presence(features, offsets), offsets)
 
     def oracle_logits(
         self,
@@ -331,7 +333,7 @@ class ContextAwareClassifier(nn.Module):
         bias = "" if self.bias is not None else ", bias=False"
         return (
             f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}, "
-            f"context_design={self.context_design!r}"
+            f"context_design={self.context_design!r}{', presence=True' if self.presence_head is not None else ''}"
         )
 
     def _check(self, features: Tensor, labels: Tensor | None, offsets: Tensor | None) -> None:
@@ -426,9 +428,8 @@ class ContextAwareClassifier(nn.Module):
             codes = functional.scene_codes(features.detach(), self.scale, offsets)
             return self.presence_head(codes.to(self.presence_head.weight.dtype))
 
-    def _expected(self, context: Tensor, features: Tensor, offsets: Tensor | None) -> Tensor:
-        """Context logits that know which classes the image may have."""
-        presence = self._presence(features, offsets)
+    def _with_presence(self, context: Tensor, presence: Tensor | None, offsets: Tensor | None = None) -> Tensor:
+        """Context logits with the bias of the classes that the image seems to have."""
         if presence is None:
             return context
         bias = functional.presence_bias(presence).to(context.dtype)

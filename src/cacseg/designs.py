@@ -106,7 +106,7 @@ def make_presence_head(channels: int, num_classes: int, context_design: str) -> 
     """From `functional.scene_codes` to a logit for each class. It starts by giving 0 and draws no random number."""
     if context_design == "none":
         raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
-    head = nn.utils.skip_init(nn.Linear, 2 * channels, num_classes)
+    head = nn.utils.skip_init(nn.Linear, 2 * channels, num_classes, device=torch.get_default_device())
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
     return head

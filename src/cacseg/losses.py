@@ -163,7 +163,7 @@ class ContextLoss(nn.Module):
             share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
         names = list(self.weights)
-        if outputs.presence is not None:  # nothing else learns from it, so it has no weight to balance
+        if outputs.presence is not None:  # one layer alone learns from it, so there is nothing to weigh it against
             names.append("presence")
             terms["presence"] = losses["presence"] = functional.presence_loss(
                 outputs.presence, outputs.labels, ignore_index=-1, offsets=outputs.offsets

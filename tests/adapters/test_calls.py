@@ -37,9 +37,9 @@ class Checkpointed(nn.Module):
         return checkpoint(self.decode, features, use_reentrant=self.use_reentrant)
 
 
-def make(kernel=1):
+def make(kernel=1, **arguments):
     torch.manual_seed(0)
-    return cacseg.convert(Checkpointed(kernel), seam="head.2")
+    return cacseg.convert(Checkpointed(kernel), seam="head.2", **arguments)
 
 
 def gradients(model, loss):
@@ -73,6 +73,16 @@ def test_a_checkpoint_around_the_classifier(kernel, name):
     assert all(torch.equal(a, b) for a, b in zip(gradients(model, loss), expected, strict=True))
     assert sum(ran) == len(ran) / 2 > 0  # half of the runs were in the backward pass
     assert calls.current_call() is None
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_presence_by_itself_through_a_checkpoint(kernel):
+    model, (images, labels) = make(kernel, presence=True), draw()
+    expected = gradients(model, lambda: model.loss(images, labels)["presence"])
+    assert len(expected) == 2  # weight and bias of the one layer that learns from it
+    model.use_reentrant = False
+    found = gradients(model, lambda: model.loss(images, labels)["presence"])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_a_checkpoint_around_the_whole_model():

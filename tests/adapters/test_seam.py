@@ -84,6 +84,16 @@ def test_transformers_settings_come_from_the_config():
     assert len(as_tuple) == 2
 
 
+@pytest.mark.parametrize("answer", ["context", "mean", "plain"])
+@torch.no_grad()
+def test_logits_beside_a_loss_are_those_without_labels(answer):
+    """Presence takes no part in the losses, but in every answer."""
+    model = cacseg.convert(build("transformers UperNet with ConvNeXt"), presence=True, answer=answer).eval()
+    nn.init.normal_(model.get_submodule(model.seam).presence_head.weight)
+    images, labels = draw()
+    torch.testing.assert_close(model(images, labels=labels).logits, model(images).logits)
+
+
 class Tokens(nn.Module):
     """A linear layer over the patches of a small vision transformer."""
 
@@ -113,6 +123,24 @@ def test_tokens_lie_on_the_grid_of_the_labels():
     torch.testing.assert_close(losses, truth)
     torch.testing.assert_close(model(images).mT.unflatten(2, (8, 4)), classifier(features))
     assert model.loss(images, labels[:, ::8, ::8].flatten(1))["total"].isfinite()  # one label for each token
+
+
+def test_presence_of_tokens_and_of_patches():
+    torch.manual_seed(0)
+    images, labels = torch.randn(2, 3, 64, 32), torch.randint(0, N, (2, 64, 32))
+    kernel = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.Conv2d(8, N, 3, padding=1))
+    for original, seam, shape in ((Tokens(), "classify", (2, 32, N)), (kernel, "1", (2, N, 16, 8))):
+        before = original(images)
+        model = cacseg.convert(original, seam=seam, presence=True).eval()
+        assert model(images).shape == shape
+        assert torch.equal(model.plain(images), before)
+        head = model.get_submodule(seam).presence_head
+        losses = model.loss(images, labels)
+        losses["total"].backward()
+        assert head.weight.grad.abs().sum() > 0
+        answer = model(images)
+        nn.init.normal_(head.bias)
+        assert not torch.allclose(model(images), answer)
 
 
 def test_tokens_that_are_no_grid():

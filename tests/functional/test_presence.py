@@ -40,3 +40,21 @@ def test_half_precision_is_widened(dtype):
     logits, labels = torch.randn(2, 4).to(dtype), torch.randint(0, 4, (2, 3, 3))
     found = functional.presence_loss(logits, labels)
     torch.testing.assert_close(found, functional.presence_loss(logits.float(), labels))
+
+
+def test_a_wrong_label_counts_for_no_image():
+    logits, labels = torch.randn(2, 4), torch.tensor([[0, 7, 9], [1, 1, 1]])
+    ignored = torch.where(labels > 3, 255, labels)
+    expected = functional.presence_loss(logits, ignored)
+    torch.testing.assert_close(functional.presence_loss(logits, labels), expected)
+    torch.testing.assert_close(functional.presence_loss(logits, ignored.to(torch.uint8)), expected)
+    broken = torch.cat([logits, torch.full((1, 4), torch.nan)])  # of an image without a label
+    unlabelled = torch.cat([ignored, torch.full((1, 3), 255)])
+    torch.testing.assert_close(functional.presence_loss(broken, unlabelled), expected)
+
+
+def test_features_of_zeros_have_a_gradient():
+    features = torch.zeros(1, 3, 4, requires_grad=True)
+    functional.scene_codes(features, 15.0).sum().backward()
+    assert features.grad.isfinite().all()
+    assert features.grad.abs().max() < 1e3

@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from cacseg import load
+from cacseg.engine.inference import Inference, predict, predict_each
+from cacseg.engine.views import networks_of
 from cacseg.models import create_model
+from cacseg.models.layers import cut
 from cacseg.models.model import SegmentationModel
 
 
@@ -131,6 +135,63 @@ def test_what_comes_from_padding_is_cut_from_the_auxiliary_too(name):
     assert auxiliary.shape[2:] == ((10, 10) if name == "ocrnet" else (3, 3))  # strides of 4 and 16
     model.loss(images, labels)["total"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@torch.no_grad()
+def test_regions_of_ocrnet_are_gathered_over_the_image_alone():
+    model = create_model("ocrnet", 6, "plain", **SHIFTING).eval()
+    seen = []
+    model.head.register_forward_pre_hook(lambda module, given: seen.append(given))
+    assert model(torch.randn(1, 3, 33, 33)).shape == (1, 6, 33, 33)
+    ((pyramid, regions),) = seen
+    assert [level.shape[2] for level in pyramid] == [9, 5, 3, 2]
+    assert regions.shape[2:] == (9, 9)
+
+
+@pytest.mark.parametrize(("dtype", "ignored"), [(torch.uint8, -1), (torch.int8, 255), (torch.int32, 255)])
+@torch.no_grad()
+def test_labels_of_any_integers_are_padded(dtype, ignored):
+    torch.manual_seed(0)
+    model = create_model("fcn", 6, output_stride=8, ignore_index=ignored, **SHIFTING).eval()
+    images, labels = torch.randn(1, 3, 33, 41), torch.randint(0, 6, (1, 33, 41))
+    torch.testing.assert_close(model.loss(images, labels.to(dtype)), model.loss(images, labels))
+    with pytest.raises(ValueError, match="labels must not be empty"):
+        model.loss(images, labels[:, :0])
+
+
+def test_padded_maps_need_a_stride_and_are_never_filled_up():
+    model = create_model("fcn", 6, "plain", output_stride=8, **SHIFTING)
+    parts = (model.backbone, model.head, model.classifier)
+    with pytest.raises(ValueError, match="leaves its maps padded needs stride"):
+        SegmentationModel(*parts, mean=model.mean, std=model.std)
+    with pytest.raises(ValueError, match="maps must be at least 4x5; got 4x4"):
+        cut(torch.zeros(1, 1, 4, 4), (4, 5))
+
+
+@torch.no_grad()
+def test_windows_and_flips_of_a_padded_model_are_those_of_its_calls(shifting):
+    """What evaluation and prediction show to a model, at odd sizes, with the answers at full size one by one."""
+    images, labels = draw((53, 75), b=2)
+    names = ["plain", "context", "oracle"]
+    whole = list(predict_each(networks_of(shifting, names), [images], (53, 75), labels=labels))
+    expected = [shifting.plain(images), shifting(images), shifting.oracle(images, labels)]
+    for found, truth in zip(whole, expected, strict=True):
+        torch.testing.assert_close(found, truth)
+    way = Inference(window=(45, 61), stride=(40, 40), flip=True)
+    (found,) = predict_each(networks_of(shifting, [shifting.own_answer]), [images], (53, 75), way)
+    torch.testing.assert_close(found, predict(shifting, images, (53, 75), way))
+
+
+@torch.no_grad()
+def test_a_model_with_presence_is_saved_and_loaded(tmp_path):
+    made = create_model("fcn", 6, backbone="mobilenetv2_035", classifier_arguments={"presence": True}).eval()
+    torch.nn.init.normal_(made.classifier.presence_head.weight)
+    made.save(tmp_path / "model.safetensors")
+    images = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(load(tmp_path / "model.safetensors").eval()(images), made(images))
+    with torch.device("meta"):
+        empty = create_model("fcn", 6, backbone="mobilenetv2_035", classifier_arguments={"presence": True})
+    assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
 
 
 @torch.no_grad()

@@ -117,9 +117,8 @@ class ConvertedModel(nn.Module):
             )
         if not seam.is_checked and not torch.compiler.is_compiling():
             report_other_scores(self, seam, output)
-        remember_in_backward(
-            call, [one for one in (outputs.context, outputs.plain, outputs.oracle, outputs.taught) if one is not None]
-        )
+        answers = (outputs.context, outputs.plain, outputs.oracle, outputs.taught, outputs.presence)
+        remember_in_backward(call, [one for one in answers if one is not None])
         losses = seam.criterion(outputs, labels)
         total = losses.pop("total")
         ran = {name: weight for name, weight in self.conversion.auxiliaries.items() if name in auxiliary}

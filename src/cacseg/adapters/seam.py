@@ -71,7 +71,7 @@ class SeamClassifier(ContextAwareClassifier):
             check_runs_once_with_gradients(call)
         answer = self._classify(self._as_map(features, labels), labels)
         if isinstance(answer, ContextLogits):
-            logits = self._choose(answer.plain, answer.context)
+            logits = self._choose(answer.plain, self._with_presence(answer.context, answer.presence))
             if call is not None and is_running:
                 call.outputs = answer
         else:

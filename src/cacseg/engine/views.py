@@ -62,7 +62,7 @@ def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
             found = {model.own_answer: model.classifier(model.features(images))}
         else:
             found = model.answers(images, labels)
-        for name in names:  # at full size one after another
+        for name in names:  # one after another: at full size they are large
             yield found[name] if model.stride is None else model.spread(found[name].float(), images.shape[2:])
 
     return logits

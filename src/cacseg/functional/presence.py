@@ -10,7 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cacseg.functional._precision import no_autocast, widen
+from cacseg.functional._precision import inverse_norm, no_autocast, widen
+from cacseg.functional.labels import labelled
 from cacseg.functional.packed import image_of_row
 
 LEAST = 1e-4  # no class is less probable than that: the whole is never so sure that a pixel cannot object
@@ -19,7 +20,10 @@ LEAST = 1e-4  # no class is less probable than that: the whole is never so sure 
 def scene_codes(
     features: Float[Tensor, "b d *spatial"], length: float, offsets: Int[Tensor, " b_plus_1"] | None = None
 ) -> Float[Tensor, "images two_d"]:
-    """Mean and largest value of each channel over each image, either vector brought to one length."""
+    """Mean and largest value of each channel over each image, either vector brought to one length.
+
+    length * cat([normalize(f.mean(-1)), normalize(f.amax(-1))], dim=1)
+    """
     with no_autocast(features):
         values = widen(features)
         if offsets is None:
@@ -29,11 +33,14 @@ def scene_codes(
             empty = values.new_zeros(len(offsets) - 1, values.shape[1])
             mean = empty.scatter_add(0, image, values) / offsets.diff().clamp_min(1)[:, None]
             largest = empty.scatter_reduce(0, image, values, "amax", include_self=False)
-        return length * torch.cat([F.normalize(mean, dim=-1), F.normalize(largest, dim=-1)], dim=-1)
+        return length * torch.cat([one * inverse_norm(one, -1) for one in (mean, largest)], dim=-1)
 
 
 def presence_bias(logits: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
-    """What joins the logits of each class: the logarithm of the probability that the image has it."""
+    """What joins the logits of each class: the logarithm of the probability that the image has it.
+
+    (sigmoid(z) + 1e-4).log()
+    """
     return (widen(logits).sigmoid() + LEAST).log()
 
 
@@ -44,9 +51,12 @@ def presence_loss(
     ignore_index: int = 255,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part."""
+    """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part.
+
+    binary_cross_entropy_with_logits(z, one_hot(y).amax(-1))
+    """
     images, n = logits.shape
-    labels = torch.where(labels == ignore_index, n, labels).long()
+    labels = torch.where(labelled(labels, n, ignore_index), labels.long(), n)  # none addresses another image
     if offsets is None:
         place = labels.flatten(1) + torch.arange(images, device=labels.device)[:, None] * (n + 1)
     else:
@@ -54,6 +64,6 @@ def presence_loss(
     logits = widen(logits)
     there = logits.new_zeros(images * (n + 1)).scatter(0, place.flatten(), 1.0)
     there = there.view(images, n + 1)[:, :n]
-    labelled = there.amax(dim=1)
+    takes_part = there.amax(dim=1) > 0
     losses = F.binary_cross_entropy_with_logits(logits, there, reduction="none").mean(dim=1)
-    return (losses * labelled).sum() / labelled.sum().clamp_min(1.0)
+    return losses.where(takes_part, 0.0).sum() / takes_part.sum().clamp_min(1)

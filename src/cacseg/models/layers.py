@@ -18,8 +18,11 @@ def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor,
 def cut(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
     """The upper left part of maps that are at least so large."""
     height, width = size
-    if not torch.compiler.is_compiling() and maps.shape[2:] == (height, width):  # an export has no answer to that
-        return maps
+    if not torch.compiler.is_compiling():  # exported sizes are symbols and cannot be compared
+        if maps.shape[2:] == (height, width):
+            return maps
+        if maps.shape[2] < height or maps.shape[3] < width:
+            raise ValueError(f"maps must be at least {height}x{width}; got {maps.shape[2]}x{maps.shape[3]}.")
     return F.pad(maps, (0, width - maps.shape[3], 0, height - maps.shape[2]))
 
 

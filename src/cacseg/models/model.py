@@ -89,6 +89,8 @@ class SegmentationModel(nn.Module):
             raise ValueError("OCRNet's first stage is the auxiliary head; got auxiliary=None. Leave it in.")
         if isinstance(classifier, ContextAwareClassifier) and criterion is None:
             raise ValueError("a context-aware classifier needs a criterion; got None. Pass cacseg.ContextLoss().")
+        if not backbone.crops and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
+            raise ValueError("a backbone that leaves its maps padded needs stride and auxiliary_stride; got None.")
         self.backbone = backbone
         self.head = head
         self.classifier = classifier
@@ -225,15 +227,20 @@ class SegmentationModel(nn.Module):
         return _without_padding(features, images, self.stride), auxiliary
 
     def _cover(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
-        """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image."""
+        """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image.
+
+        As where crops are padded, these pixels count in averages over all pixels.
+        """
         if stride is None or not isinstance(labels, Tensor) or labels.ndim != 3 or labels.is_floating_point():
             return labels  # the checks of the classifier say what is wrong
+        if labels.numel() == 0:
+            return labels
         if labels.shape[1:] != images.shape[2:]:
             labels = resize_labels(labels, images.shape[2:])
         below, right = (-side % stride for side in labels.shape[1:])
         if below == right == 0:
             return labels
-        return F.pad(labels, (0, right, 0, below), value=self.ignore_index)
+        return F.pad(labels.long(), (0, right, 0, below), value=self.ignore_index)
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.upsampled_cross_entropy(

@@ -118,7 +118,7 @@ def create_model(
             `backbone_weights` states, else "".
         pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
             padded to a multiple of the output stride, which crops usually have, and answers cut to their size again,
-            unless this is False.
+            unless this is False. Answers of networks that take certain sizes alone are cut likewise.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -209,7 +209,8 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, fixed))
     initialise_classifier(last)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1
-    backbone.crops = not pads  # the model cuts features and answers instead
+    # The model cuts features and answers instead; but OCRNet gathers over its maps, where padding has no place.
+    backbone.crops = not pads or architecture.head == "ocrnet"
     second_level = min(levels) if architecture.head == "ocrnet" else AUXILIARY_LEVEL
     model = SegmentationModel(
         backbone,
