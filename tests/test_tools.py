@@ -10,12 +10,26 @@ import torch
 ROOT = Path(__file__).parents[1]
 
 
+def load(name):
+    """A script as Python runs it, with the folder of the script on the path."""
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
 @pytest.fixture(scope="module")
 def measure_theta():
-    spec = importlib.util.spec_from_file_location("measure_theta", ROOT / "tools" / "measure_theta.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("measure_theta")
+
+
+@pytest.fixture(scope="module")
+def measure_presence():
+    return load("measure_presence")
 
 
 def test_lengths(measure_theta):
@@ -47,7 +61,7 @@ def test_a_wrong_command_line_is_an_error(measure_theta, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     for given, words in (
         (["none.toml"], "there is no study none.toml"),
-        (["studies/scenes.toml", "--every", "0"], "--every must be at least 1; got 3 and 0."),
+        (["studies/scenes.toml", "--every", "0"], "--every must be at least 1; got 0."),
         (["studies/scenes.toml", "--only", "arms"], "--only must be NAME=VALUE; got 'arms'."),
         (["studies/scenes.toml", "--only", "arms=best"], "there is no value of arms 'best'"),
     ):
@@ -55,3 +69,32 @@ def test_a_wrong_command_line_is_an_error(measure_theta, capsys, monkeypatch):
         with pytest.raises(SystemExit):
             measure_theta.main()
         assert words in capsys.readouterr().err
+
+
+def test_who_is_told_answers_no_class_that_is_not_there(measure_presence):
+    logits = torch.randn(2, 4, 3, 3)
+    labels = torch.tensor([[[0, 2], [255, 0]], [[3, 3], [3, 3]]])
+    told = measure_presence.tell(logits, labels)
+    assert set(told[0].argmax(0).unique().tolist()) <= {0, 2}
+    assert told[1].argmax(0).unique().tolist() == [3]
+    torch.testing.assert_close(told[0, [0, 2]], logits[0, [0, 2]])
+
+
+def test_what_a_classifier_lacks_is_measured(measure_presence, capsys, monkeypatch):
+    """All answers of a job that has a theta; without theta A = C is what it scores already."""
+    asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,tuned", "--steps", "1"]
+    smaller = ["--set", "data.length=8", "--set", "data.val_length=4", "--set", "training.batch=2"]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["measure_presence.py", *asked, *smaller])
+    measure_presence.main()
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["plain has no A = theta([P, C]) + C and is left out."]
+    _, _, *rows = printed.out.splitlines()
+    found = {row[2]: float(row[3]) for row in (row.strip("| ").split(" | ") for row in rows)}
+    assert tuple(found) == measure_presence.NAMES
+    assert found["plain, told"] >= found["plain"]
+    assert found["A = C + 0.0 theta"] == found["context"]  # before the first step theta is 0
+    monkeypatch.setattr(sys, "argv", ["measure_presence.py", *asked, "--seeds", "one"])
+    with pytest.raises(SystemExit):
+        measure_presence.main()
+    assert "--seeds must be whole numbers, as 0,1,2; got 'one'." in capsys.readouterr().err

@@ -11,21 +11,17 @@ study run --device cpu`. What it found is in docs/search.md.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import replace
 
 import torch
+from study_jobs import make_parser, run_jobs
 from torch import Tensor, nn
 
 from cacseg import ContextAwareClassifier
-from cacseg.cli._options import lists, pairs
 from cacseg.engine.randomness import seed_all
 from cacseg.recipes.build import make_model
-from cacseg.recipes.config import parse_setting
-from cacseg.study.file import read_study
 from cacseg.study.job import load_data
-from cacseg.study.plan import Job, make_plan
+from cacseg.study.plan import Job
 from cacseg.study.training import train_model
 
 COLUMNS = ("C", "P", "theta", "class", "image")
@@ -61,25 +57,13 @@ def measure(job: Job, every: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", help="a study's TOML file")
-    parser.add_argument("--root", action="append", default=[], metavar="DATA=FOLDER", help="where a data set lies")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every job")
-    parser.add_argument("--only", action="append", default=[], metavar="AXIS=A,B", help="a part of the grid")
-    parser.add_argument("--steps", type=int, required=True, help="steps of each job")
+    parser = make_parser(__doc__)
     parser.add_argument("--every", type=int, default=20, help="steps between two lines")
     given = parser.parse_args()
-    if given.steps < 1 or given.every < 1:
-        parser.error(f"--steps and --every must be at least 1; got {given.steps} and {given.every}.")
-    try:
-        study = replace(read_study(given.study), seeds=(0,), steps=(given.steps,))
-        settings = dict(map(parse_setting, given.set))
-        jobs = make_plan(study, pairs("--root", given.root), settings, lists("--only", given.only))
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    print(f"| arm | step | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}", flush=True)
-    for job in jobs:
-        measure(job, given.every)
+    if given.every < 1:
+        parser.error(f"--every must be at least 1; got {given.every}.")
+    header = f"| arm | step | {' | '.join(COLUMNS)} |\n|---|---|{'---:|' * len(COLUMNS)}"
+    run_jobs(parser, given, (0,), header, lambda job: measure(job, given.every))
 
 
 if __name__ == "__main__":
