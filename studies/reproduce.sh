@@ -50,7 +50,7 @@ presets() {
     go presets "${all[@]}" --only arms=residual --seeds 0,1
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
-    go presets "${all[@]}" --only arms=detached --only data=msrc21
+    go presets "${all[@]}" --only arms=detached,present --only data=msrc21
     # more seeds where the gains are smallest
     all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
     go presets "${all[@]}" "${fcn[@]}"
@@ -88,7 +88,7 @@ rest() {
 
 ends() {
     local all=("${both[@]}" "${gpu[@]}")
-    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow,present
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
 }
 
@@ -104,9 +104,9 @@ unscaled() {
     local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
     go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,fixed,half
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned
-    go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}"
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned,present
+    go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned,present
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
         --seeds 0,1
 }
@@ -150,8 +150,10 @@ search() {
 }
 
 scenes() {
-    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw
+    local most=plain,paper,released,tuned,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw --only "arms=$most"
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow
+    go scenes "${cpu[@]}" --only arms=present
 }
 
 for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
