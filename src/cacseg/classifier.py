@@ -30,18 +30,16 @@ from cacseg.designs import (
     DesignName,
     Fact,
     Head,
+    PresenceHead,
     context_facts,
     finish,
     generate,
     leave_some,
-    make_presence_head,
     make_projectors,
     oracle_facts,
     weights_of,
 )
-from cacseg.functional._precision import no_autocast
 from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
-from cacseg.functional.packed import image_of_row
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
@@ -129,7 +127,7 @@ class ContextAwareClassifier(nn.Module):
     oracle_projector: nn.Sequential | None
     scale_factor: nn.Parameter | None
     annealed_scale: AnnealedScale | None
-    presence_head: nn.Linear | None
+    presence_head: PresenceHead | None
 
     def __init__(
         self,
@@ -231,7 +229,7 @@ class ContextAwareClassifier(nn.Module):
             reads=self.reads,
         )
         self.context_drop = context_drop
-        self.presence_head = make_presence_head(in_channels, num_classes, self.context_design) if presence else None
+        self.presence_head = PresenceHead(in_channels, num_classes, scale, self.context_design) if presence else None
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -296,14 +294,14 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, None, offsets)
         at_once = self._at_once(features, None) if offsets is None else None
         if at_once is not None:
-            return at_once[0], self._with_presence(at_once[1], self._presence(features, offsets))
+            return at_once[0], functional.add_presence(at_once[1], self._presence(features, offsets))
         plain = self._plain(features)
         factor = self._factor()
         own = self._context_head(features, plain, offsets, factor)
         context, _ = self._similarities(features, own, None, offsets, factor)
         if context is None:
             return plain, plain
-        return plain, self._with_presence(context, self._presence(features, offsets), offsets)
+        return plain, functional.add_presence(context, self._presence(features, offsets), offsets)
 
     def oracle_logits(
         self,
@@ -421,21 +419,8 @@ class ContextAwareClassifier(nn.Module):
         return self.context_drop > 0.0 and self.training
 
     def _presence(self, features: Tensor, offsets: Tensor | None) -> Tensor | None:
-        """Logits of the classes that each image has, from features that learn nothing of it."""
-        if self.presence_head is None:
-            return None
-        with no_autocast(features):
-            codes = functional.scene_codes(features.detach(), self.scale, offsets)
-            return self.presence_head(codes.to(self.presence_head.weight.dtype))
-
-    def _with_presence(self, context: Tensor, presence: Tensor | None, offsets: Tensor | None = None) -> Tensor:
-        """Context logits with the bias of the classes that the image seems to have."""
-        if presence is None:
-            return context
-        bias = functional.presence_bias(presence).to(context.dtype)
-        if offsets is not None:
-            return context + bias[image_of_row(offsets, len(context))]
-        return context + bias.view(*bias.shape, *[1] * (context.ndim - 2))
+        """Logits of the classes that each image has."""
+        return None if self.presence_head is None else self.presence_head(features, offsets)
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from cacseg._checks import check_choice
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.labels import class_masks
+from cacseg.functional.presence import scene_codes
 from cacseg.functional.prototypes import context_shares, oracle_shares, pixel_shares, place_codes
 
 DesignName = Literal[
@@ -102,14 +103,26 @@ def make_projector(
     return nn.Sequential(first, nn.ReLU(), second)
 
 
-def make_presence_head(channels: int, num_classes: int, context_design: str) -> nn.Linear:
-    """From `functional.scene_codes` to a logit for each class. It starts by giving 0 and draws no random number."""
-    if context_design == "none":
-        raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
-    head = nn.utils.skip_init(nn.Linear, 2 * channels, num_classes, device=torch.get_default_device())
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    return head
+class PresenceHead(nn.Linear):
+    """From features to a logit for each class that the image may have; no gradient reaches them."""
+
+    def __init__(self, channels: int, num_classes: int, scale: float, context_design: str) -> None:
+        if context_design == "none":
+            raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
+        super().__init__(2 * channels, num_classes)
+        self.scale = scale
+
+    def reset_parameters(self) -> None:
+        """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(
+        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> Float[Tensor, "images n"]:
+        with no_autocast(features):
+            codes = scene_codes(features.detach(), self.scale, offsets)
+            return super().forward(codes.to(self.weight.dtype))
 
 
 def weights_of(projector: nn.Sequential) -> list[Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg import functional
 from cacseg._checks import check_features, check_labels
 from cacseg.adapters.calls import Call, call_of, current_call
 from cacseg.adapters.patches import (
@@ -71,7 +72,7 @@ class SeamClassifier(ContextAwareClassifier):
             check_runs_once_with_gradients(call)
         answer = self._classify(self._as_map(features, labels), labels)
         if isinstance(answer, ContextLogits):
-            logits = self._choose(answer.plain, self._with_presence(answer.context, answer.presence))
+            logits = self._choose(answer.plain, functional.add_presence(answer.context, answer.presence))
             if call is not None and is_running:
                 call.outputs = answer
         else:

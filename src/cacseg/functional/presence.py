@@ -44,6 +44,20 @@ def presence_bias(logits: Float[Tensor, "images n"]) -> Float[Tensor, "images n"
     return (widen(logits).sigmoid() + LEAST).log()
 
 
+def add_presence(
+    context: Float[Tensor, "b n *spatial"],
+    logits: Float[Tensor, "images n"] | None,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+) -> Float[Tensor, "b n *spatial"]:
+    """Context logits with the bias of each image; as they are where there is none."""
+    if logits is None:
+        return context
+    bias = presence_bias(logits).to(context.dtype)
+    if offsets is not None:
+        return context + bias[image_of_row(offsets, len(context))]
+    return context + bias.view(*bias.shape, *[1] * (context.ndim - 2))
+
+
 def presence_loss(
     logits: Float[Tensor, "images n"],
     labels: Int[Tensor, "b *spatial"],
