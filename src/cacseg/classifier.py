@@ -110,7 +110,7 @@ class ContextAwareClassifier(nn.Module):
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
             at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
-            at the features' size, and no gradient of it reaches the features. For long training (docs/results.md).
+            at the features' size, and no gradient of it reaches the features. Not for short training (docs/results.md).
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.

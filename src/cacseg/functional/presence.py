@@ -1,6 +1,6 @@
 """Which classes an image has, told from the image as a whole: not of the paper.
 
-Of what the oracle is above the plain classifier, nearly all is that it knows which classes there are (docs/results.md).
+Where images differ in their classes, that is nearly all that the oracle is above the plain classifier (docs/results.md).
 """
 
 from __future__ import annotations
