@@ -21,7 +21,6 @@ from collections.abc import Iterator
 import torch
 from study_jobs import make_parser, run_jobs
 from torch import Tensor
-from torch.nn import functional as F
 
 from cacseg import ContextAwareClassifier, functional
 from cacseg.data import normalise
@@ -68,10 +67,8 @@ def answers(model: SegmentationModel, images: Tensor, labels: Tensor) -> Iterato
         theta = projector(torch.cat([prototypes, weight.expand_as(prototypes)], dim=-1))
         return functional.cosine_logits(features, factor * theta + weight, classifier.scale)
 
-    if model.stride is not None:  # labels of all that the grid of the features stands for
-        below, right = (-side % model.stride for side in labels.shape[1:])
-        labels = F.pad(labels, (0, right, 0, below), value=255)
-    small = functional.resize_labels(labels, features.shape[2:], classifier.label_sampling)
+    covered = model.cover(labels, images, model.stride)
+    small = functional.resize_labels(covered, features.shape[2:], classifier.label_sampling)
     own = functional.context_prototypes(features, plain)
     true = functional.oracle_prototypes(features, small, weight)
     yield classify(torch.where(present(small, model.num_classes)[..., None], true, own))

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.hrnet import fuse_bilinearly
+from cacseg.models.layers import cut_to_stride
 from cacseg.models.swin import Swin
 
 ensure_torchvision_imports()
@@ -66,16 +67,17 @@ class Backbone(nn.Module):
         self.crops = True
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
-        below, right = (-side % self.multiple for side in images.shape[2:])
+        size = images.shape[2:]
         if self.multiple > 1:
+            below, right = (-side % self.multiple for side in size)
             images = F.pad(images, (0, right, 0, below))
         maps = self.net(images)
         pyramid = [maps[index] for index in self.indices]
         if self.channels_last:
             pyramid = [level.permute(0, 3, 1, 2).contiguous() for level in pyramid]
-        if self.multiple > 1 and self.crops:  # rounded up, as strided convolutions do; a slice could not be exported
+        if self.multiple > 1 and self.crops:
             pairs = zip(pyramid, self.strides, strict=True)
-            pyramid = [F.pad(level, (0, -(right // stride), 0, -(below // stride))) for level, stride in pairs]
+            pyramid = [cut_to_stride(level, size, stride) for level, stride in pairs]
         return pyramid
 
 

@@ -26,6 +26,11 @@ def cut(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b
     return F.pad(maps, (0, width - maps.shape[3], 0, height - maps.shape[2]))
 
 
+def cut_to_stride(maps: Float[Tensor, "b d h w"], size: Sequence[int], stride: int) -> Float[Tensor, "b d h2 w2"]:
+    """Maps of padded images without what stands for padding alone; sizes rounded up, as strided convolutions do."""
+    return cut(maps, [(side + stride - 1) // stride for side in size])
+
+
 def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:
     """All levels at the size of the first, the finest, concatenated over their channels."""
     size = pyramid[0].shape[2:]

@@ -20,7 +20,7 @@ from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.description import describe
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
-from cacseg.models.layers import cut, resize
+from cacseg.models.layers import cut, cut_to_stride, resize
 from cacseg.models.ocrnet import OCRNet
 
 
@@ -155,7 +155,7 @@ class SegmentationModel(nn.Module):
         """The logits of the classifier that knows the labels, the paper's upper bound."""
         if not isinstance(self.classifier, ContextAwareClassifier):
             raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
-        labels = self._cover(labels, images, self.stride)
+        labels = self.cover(labels, images, self.stride)
         return self.spread(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
 
     def answers(
@@ -175,13 +175,13 @@ class SegmentationModel(nn.Module):
         if classifier.context_design != "none":
             found |= {"context": context, "mean": functional.mean_logits(plain, context)}
         if labels is not None and classifier.oracle_design != "none":
-            found["oracle"] = classifier.oracle_logits(features, self._cover(labels, images, self.stride))
+            found["oracle"] = classifier.oracle_logits(features, self.cover(labels, images, self.stride))
         return found
 
     def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
         """The named terms, before their weights, and "total", their weighted sum."""
         features, auxiliary = self._decode(images, with_auxiliary=True)
-        covered = self._cover(labels, images, self.stride)
+        covered = self.cover(labels, images, self.stride)
         if isinstance(self.classifier, ContextAwareClassifier):
             assert self.criterion is not None
             losses = self.criterion(self.classifier(features, covered), covered)
@@ -191,7 +191,7 @@ class SegmentationModel(nn.Module):
             total = self._cross_entropy(self.classifier(features), covered)
             losses = {"plain": total}
         if auxiliary is not None:
-            losses["auxiliary"] = self._cross_entropy(auxiliary, self._cover(labels, images, self.auxiliary_stride))
+            losses["auxiliary"] = self._cross_entropy(auxiliary, self.cover(labels, images, self.auxiliary_stride))
             total = total + self.auxiliary_weight * losses["auxiliary"]
         return {**losses, "total": total}
 
@@ -222,11 +222,12 @@ class SegmentationModel(nn.Module):
         else:
             auxiliary = self.auxiliary(pyramid) if with_auxiliary and self.auxiliary is not None else None
             features = self.head(pyramid)
-        if auxiliary is not None:
-            auxiliary = _without_padding(auxiliary, images, self.auxiliary_stride)
-        return _without_padding(features, images, self.stride), auxiliary
+        size = images.shape[2:]
+        if auxiliary is not None and self.auxiliary_stride is not None:
+            auxiliary = cut_to_stride(auxiliary, size, self.auxiliary_stride)
+        return features if self.stride is None else cut_to_stride(features, size, self.stride), auxiliary
 
-    def _cover(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
+    def cover(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
         """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image.
 
         As where crops are padded, these pixels count in averages over all pixels.
@@ -264,10 +265,3 @@ class SegmentationModel(nn.Module):
             raise ValueError(f"images must be [b, {channels}, H, W]; got shape {shape}.{hint}")
         if images.numel() == 0:
             raise ValueError(f"a batch must have at least 1 image of at least 1 pixel; got shape {shape}.")
-
-
-def _without_padding(maps: Tensor, images: Tensor, stride: int | None) -> Tensor:
-    """Maps of padded images without what stands for nothing else."""
-    if stride is None:
-        return maps
-    return cut(maps, [(side + stride - 1) // stride for side in images.shape[2:]])
