@@ -42,11 +42,11 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
     arguments = command("synthetic", "-o", tmp_path / "run", *settings())
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
     process = subprocess.Popen(arguments, env=environment(), start_new_session=True, **options)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.poll() is None and not (tmp_path / "run" / "metrics.csv").exists():
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process of the group
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130, errors
     assert "stopping after this step" in errors
     assert f"continue with: cacseg train --resume -o {tmp_path / 'run'}" in errors

@@ -63,7 +63,7 @@ def test_large_things_are_not_held_back_for_their_kind():
 
 
 def test_several_at_once():
-    meeting = threading.Barrier(3, timeout=5)
+    meeting = threading.Barrier(3, timeout=60)
     assert list(ahead(lambda _: meeting.wait() >= 0, range(3), 3)) == [True] * 3
 
 

@@ -59,7 +59,7 @@ def test_two_processes_equal_one(tmp_path, unused_port):
     process = torchrun(tmp_path / "two", unused_port)
     config = change(find_recipe("synthetic"), SETTINGS)
     run(change(config, {"training.accumulate": 2}), tmp_path / "one", report=lambda text: None, progress=False)
-    output, _ = process.communicate(timeout=240)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == 0, output
     assert "2 at a time on 2 devices" in output
     one, two = (cacseg.load(tmp_path / name / "last.safetensors") for name in ("one", "two"))

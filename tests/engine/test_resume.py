@@ -72,7 +72,7 @@ def kill(folder, workers, after_row):
     command = [sys.executable, engine_runs.__file__, str(folder), str(workers)]
     threads = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=threads, start_new_session=True, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline and process.poll() is None:
         if (folder / "metrics.csv").exists() and len(rows(folder)) >= after_row:
             break
