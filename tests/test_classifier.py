@@ -268,25 +268,27 @@ def test_a_context_that_cannot_be_dropped(arguments, error, message):
         make(**arguments)
 
 
-def with_presence(**arguments):
+def with_presence(presence=True, **arguments):
     """Like `make`, and a presence head whose values are not the zeros that it starts with."""
-    classifier = make(**arguments, presence=True)
+    classifier = make(**arguments, presence=presence)
     torch.manual_seed(3)
     torch.nn.init.normal_(classifier.presence_head.weight, std=0.1)
     return classifier
 
 
-def test_presence_is_a_bias_of_each_image():
+@pytest.mark.parametrize(("presence", "longer"), [(True, 1.0), ("balanced", 3.0)])
+def test_presence_is_a_bias_of_each_image(presence, longer):
     features, labels = draw()
-    with_it, without = with_presence(), make()
+    with_it, without = with_presence(presence), make()
     codes = torch.cat([F.normalize(features.mean((2, 3))), F.normalize(features.amax((2, 3)))], dim=1)
-    scores = F.linear(with_it.scale * codes, with_it.presence_head.weight, with_it.presence_head.bias)
+    scores = F.linear(longer * with_it.scale * codes, with_it.presence_head.weight, with_it.presence_head.bias)
     expected = without(features) + (scores.sigmoid() + 1e-4).log()[..., None, None]
     torch.testing.assert_close(with_it(features), expected)
     torch.testing.assert_close(with_it.plain_logits(features), without.plain_logits(features))
     plain, context = with_it.both_logits(features)
     torch.testing.assert_close(context, expected)
     torch.testing.assert_close(plain, without.plain_logits(features))
+    torch.testing.assert_close(with_it.both_alone(features)[1], without(features))
     found, before = with_it(features, labels), without(features, labels)
     torch.testing.assert_close(found.context, before.context)  # what learns does not lean on it
     torch.testing.assert_close(found.oracle, before.oracle)
@@ -294,9 +296,10 @@ def test_presence_is_a_bias_of_each_image():
     assert before.presence is None
 
 
-def test_presence_starts_without_a_word_and_draws_no_random_number():
+@pytest.mark.parametrize("presence", [True, "balanced"])
+def test_presence_starts_without_a_word_and_draws_no_random_number(presence):
     torch.manual_seed(0)
-    with_it, drawn = make(presence=True), torch.rand(())
+    with_it, drawn = make(presence=presence), torch.rand(())
     torch.manual_seed(0)
     make()
     torch.testing.assert_close(drawn, torch.rand(()))
@@ -305,10 +308,11 @@ def test_presence_starts_without_a_word_and_draws_no_random_number():
     torch.testing.assert_close(shift, torch.full_like(shift, math.log(0.5 + 1e-4)))
 
 
-def test_presence_learns_from_the_labels_and_teaches_the_features_nothing():
+@pytest.mark.parametrize("presence", [True, "balanced"])
+def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presence):
     features, labels = draw()
     gradients = []
-    for classifier in (with_presence(), make()):
+    for classifier in (with_presence(presence), make()):
         given = features.clone().requires_grad_()
         losses = cacseg.ContextLoss()(classifier(given, labels), labels)
         losses["total"].backward()
@@ -338,10 +342,52 @@ def test_presence_of_packed_images_is_that_of_dense_ones():
     torch.testing.assert_close(*both)
 
 
+def test_a_balanced_presence_counts_the_images_that_have_a_class():
+    features, labels = draw()
+    features, labels = features[:2], labels[:2]
+    labels[0], labels[1], labels[1, :2] = 0, 1, 2
+    unlabelled = torch.full_like(labels[:1], 255)
+    classifier = with_presence("balanced").train()
+    found = classifier(torch.cat([features, features[:1]]), torch.cat([labels, unlabelled]))
+    counts = torch.zeros(N + 1, dtype=torch.int64)
+    counts[[0, 1, 2, N]] = torch.tensor([1, 1, 1, 2])
+    assert torch.equal(classifier.presence_head.images_with, counts)  # the third image has no label
+    torch.testing.assert_close(found.usual, torch.logit((counts[:-1].double() + 0.5) / 3.0))
+    truth = torch.zeros(2, N, dtype=torch.float64)
+    truth[0, 0] = truth[1, 1] = truth[1, 2] = 1.0
+    losses = cacseg.ContextLoss()(found, torch.cat([labels, unlabelled]))
+    expected = F.binary_cross_entropy_with_logits(found.presence[:2] + found.usual, truth)
+    torch.testing.assert_close(losses["presence"], expected)
+    classifier.eval()(features, labels)  # a look is no step
+    assert torch.equal(classifier.presence_head.images_with, counts)
+    assert classifier.half().presence_head.images_with.dtype == torch.int64
+    assert "presence='balanced'" in repr(classifier)
+
+
+def test_a_balanced_presence_that_cannot_tell_images_apart_says_nothing():
+    """However rare a class is, where the layer of `presence=True` learns that it is rare."""
+    torch.manual_seed(0)
+    features = torch.rand(1, D, 6, 6, dtype=torch.float64).expand(8, -1, -1, -1)
+    labels = torch.zeros(8, 6, 6, dtype=torch.int64)
+    labels[0] = 1  # in one of eight images, all of which look alike
+    shifts = {}
+    for presence in (True, "balanced"):
+        classifier = make(presence=presence).train()
+        optimiser = torch.optim.AdamW(classifier.presence_head.parameters(), lr=1e-3)
+        for _ in range(100):
+            optimiser.zero_grad()
+            cacseg.ContextLoss()(classifier(features, labels), labels)["presence"].backward()
+            optimiser.step()
+        bias = functional.presence_bias(classifier.presence_logits(features[:1]))[0]
+        shifts[presence] = (bias[0] - bias[1]).item()
+    assert shifts[True] > 1.0
+    assert abs(shifts["balanced"]) < 0.05
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(presence="yes"), TypeError, "presence must be True or False; got 'yes'"),
+        (dict(presence="yes"), ValueError, "presence must be True, False or 'balanced'; got 'yes'"),
         (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
     ],
 )

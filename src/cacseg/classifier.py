@@ -21,6 +21,7 @@ from cacseg._checks import (
     check_labels,
     check_offsets,
     check_pooling,
+    check_presence,
     check_share,
     check_sizes,
 )
@@ -30,7 +31,6 @@ from cacseg.designs import (
     DesignName,
     Fact,
     Head,
-    PresenceHead,
     context_facts,
     finish,
     generate,
@@ -41,6 +41,7 @@ from cacseg.designs import (
 )
 from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
 from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.presence import Presence, PresenceHead
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
 
@@ -62,6 +63,7 @@ class ContextLogits(NamedTuple):
     ignore_index: int = 255  # of the full labels
     taught: Float[Tensor, "b n *spatial"] | None = None  # context, for a distillation with a gradient of its own
     presence: Float[Tensor, "images n"] | None = None  # of the classes in each image; `context` is without it
+    usual: Float[Tensor, " n"] | None = None  # log-odds of the classes in any image, which `presence` may be beside
 
 
 class ContextAwareClassifier(nn.Module):
@@ -110,7 +112,9 @@ class ContextAwareClassifier(nn.Module):
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
             at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
-            at the features' size, and no gradient of it reaches the features. Not for short training (docs/results.md).
+            at the features' size, and no gradient of it reaches the features. "balanced": it speaks of what the image
+            has beside what is usual, so that before it has learnt it says nothing; True is not for short training
+            (docs/search.md).
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -156,7 +160,7 @@ class ContextAwareClassifier(nn.Module):
         label_sampling: LabelSampling | None = None,
         zero_start: bool | None = None,
         context_drop: float = 0.0,
-        presence: bool = False,
+        presence: Presence = False,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
@@ -198,7 +202,7 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
         check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
-        check_flags(presence=presence)
+        check_presence(presence)
         check_pooling(rounds, detach_prototypes, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
@@ -229,7 +233,10 @@ class ContextAwareClassifier(nn.Module):
             reads=self.reads,
         )
         self.context_drop = context_drop
-        self.presence_head = PresenceHead(in_channels, num_classes, scale, self.context_design) if presence else None
+        self.presence_head = None
+        if presence:
+            balanced = presence == "balanced"
+            self.presence_head = PresenceHead(in_channels, num_classes, scale, self.context_design, balanced=balanced)
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -260,10 +267,13 @@ class ContextAwareClassifier(nn.Module):
             return self._answer(features, offsets)
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
-        presence = self._presence(features, offsets)
+        presence = self.presence_logits(features, offsets)
+        usual = None if self.presence_head is None else self.presence_head.usual(labels, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
-            return ContextLogits(at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index, presence=presence)
+            return ContextLogits(
+                at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index, None, presence, usual
+            )
         seen = features
         if self.gradient_ratio is not None:
             features, seen = functional.balance_gradients(features, self.gradient_ratio)
@@ -280,7 +290,7 @@ class ContextAwareClassifier(nn.Module):
             again = self._context_head(seen, guess, offsets, factor)
             taught, _ = self._similarities(seen, again, None, offsets, factor)
         context = plain if context is None else context
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught, presence)
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught, presence, usual)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
@@ -291,17 +301,28 @@ class ContextAwareClassifier(nn.Module):
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
         """p, and p_p of Eq. (6), whatever the answer is; without a context branch the plain logits twice."""
+        plain, context = self.both_alone(features, offsets)
+        return plain, functional.add_presence(context, self.presence_logits(features, offsets), offsets)
+
+    def both_alone(
+        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
+        """`both_logits` without the bias of `presence`."""
         self._check(features, None, offsets)
         at_once = self._at_once(features, None) if offsets is None else None
         if at_once is not None:
-            return at_once[0], functional.add_presence(at_once[1], self._presence(features, offsets))
+            return at_once[0], at_once[1]
         plain = self._plain(features)
         factor = self._factor()
         own = self._context_head(features, plain, offsets, factor)
         context, _ = self._similarities(features, own, None, offsets, factor)
-        if context is None:
-            return plain, plain
-        return plain, functional.add_presence(context, self._presence(features, offsets), offsets)
+        return plain, plain if context is None else context
+
+    def presence_logits(
+        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> Float[Tensor, "images n"] | None:
+        """Of the classes that each image has; None without `presence`."""
+        return None if self.presence_head is None else self.presence_head(features, offsets)
 
     def oracle_logits(
         self,
@@ -329,9 +350,10 @@ class ContextAwareClassifier(nn.Module):
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
+        presence = "" if self.presence_head is None else f", presence={self.presence_head.kind!r}"
         return (
             f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}, "
-            f"context_design={self.context_design!r}{', presence=True' if self.presence_head is not None else ''}"
+            f"context_design={self.context_design!r}{presence}"
         )
 
     def _check(self, features: Tensor, labels: Tensor | None, offsets: Tensor | None) -> None:
@@ -417,10 +439,6 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _drops(self) -> bool:
         return self.context_drop > 0.0 and self.training
-
-    def _presence(self, features: Tensor, offsets: Tensor | None) -> Tensor | None:
-        """Logits of the classes that each image has."""
-        return None if self.presence_head is None else self.presence_head(features, offsets)
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

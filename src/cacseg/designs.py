@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from cacseg._checks import check_choice
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.labels import class_masks
-from cacseg.functional.presence import scene_codes
 from cacseg.functional.prototypes import context_shares, oracle_shares, pixel_shares, place_codes
 
 DesignName = Literal[
@@ -101,28 +100,6 @@ def make_projector(
         second.weight[zeros] = 0.0
         second.bias[zeros] = 0.0
     return nn.Sequential(first, nn.ReLU(), second)
-
-
-class PresenceHead(nn.Linear):
-    """From features to a logit for each class that the image may have; no gradient reaches them."""
-
-    def __init__(self, channels: int, num_classes: int, scale: float, context_design: str) -> None:
-        if context_design == "none":
-            raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
-        super().__init__(2 * channels, num_classes)
-        self.scale = scale
-
-    def reset_parameters(self) -> None:
-        """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""
-        nn.init.zeros_(self.weight)
-        nn.init.zeros_(self.bias)
-
-    def forward(
-        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
-    ) -> Float[Tensor, "images n"]:
-        with no_autocast(features):
-            codes = scene_codes(features.detach(), self.scale, offsets)
-            return super().forward(codes.to(self.weight.dtype))
 
 
 def weights_of(projector: nn.Sequential) -> list[Tensor]:

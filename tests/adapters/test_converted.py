@@ -102,8 +102,9 @@ def test_training_in_half_precision(kernel):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_autocast():
-    model, (images, labels) = cacseg.convert(build("smp Unet")).train(), draw()
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_autocast(kernel):
+    model, (images, labels) = tiny(kernel).train(), draw()
     with torch.autocast("cpu", torch.bfloat16):
         model.loss(images, labels)["total"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

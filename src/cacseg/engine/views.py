@@ -50,7 +50,9 @@ def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
     if not isinstance(classifier, ContextAwareClassifier):
         return ["plain"]
     adapts = classifier.context_design != "none"
-    there = {"context": adapts, "mean": adapts, "oracle": oracle and classifier.oracle_design != "none"}
+    told = classifier.presence_head is not None
+    knows = oracle and classifier.oracle_design != "none"
+    there = {"context": adapts, "mean": adapts, "context_alone": told, "oracle": knows}
     return ["plain", *(name for name, wanted in there.items() if wanted)]
 
 

@@ -30,7 +30,7 @@ from cacseg.functional.distillation import (
 from cacseg.functional.gradients import balance_gradients, scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
-from cacseg.functional.presence import add_presence, presence_bias, presence_loss, scene_codes
+from cacseg.functional.presence import add_presence, image_classes, presence_bias, presence_loss, scene_codes
 from cacseg.functional.prototypes import (
     context_prototypes,
     context_shares,
@@ -53,6 +53,7 @@ __all__ = [
     "entropy",
     "entropy_distillation",
     "fit_labels",
+    "image_classes",
     "labelled",
     "mean_logits",
     "oracle_prototypes",

@@ -6,7 +6,7 @@ Where images differ in their classes, that is nearly all that the oracle knows b
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -58,26 +58,45 @@ def add_presence(
     return context + bias.view(*bias.shape, *[1] * (context.ndim - 2))
 
 
-def presence_loss(
-    logits: Float[Tensor, "images n"],
+def image_classes(
     labels: Int[Tensor, "b *spatial"],
+    num_classes: int,
     *,
     ignore_index: int = 255,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, ""]:
-    """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part.
+) -> Bool[Tensor, "images n"]:
+    """Which classes the labels of each image have.
 
-    binary_cross_entropy_with_logits(z, one_hot(y).amax(-1))
+    one_hot(y).amax(-1) > 0
     """
-    images, n = logits.shape
+    images, n = len(labels) if offsets is None else len(offsets) - 1, num_classes
     labels = torch.where(labelled(labels, n, ignore_index), labels.long(), n)  # none addresses another image
     if offsets is None:
         place = labels.flatten(1) + torch.arange(images, device=labels.device)[:, None] * (n + 1)
     else:
         place = labels + image_of_row(offsets, len(labels)) * (n + 1)
+    there = torch.zeros(images * (n + 1), dtype=torch.bool, device=labels.device).scatter(0, place.flatten(), True)
+    return there.view(images, n + 1)[:, :n]
+
+
+def presence_loss(
+    logits: Float[Tensor, "images n"],
+    labels: Int[Tensor, "b *spatial"],
+    *,
+    usual: Float[Tensor, " n"] | None = None,
+    ignore_index: int = 255,
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
+) -> Float[Tensor, ""]:
+    """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part.
+
+    binary_cross_entropy_with_logits(z + usual, one_hot(y).amax(-1))
+
+    With `usual`, the log-odds of each class in any image, the logits need only say how this one differs.
+    """
+    there = image_classes(labels, logits.shape[1], ignore_index=ignore_index, offsets=offsets)
+    takes_part = there.any(dim=1)
     logits = widen(logits)
-    there = logits.new_zeros(images * (n + 1)).scatter(0, place.flatten(), 1.0)
-    there = there.view(images, n + 1)[:, :n]
-    takes_part = there.amax(dim=1) > 0
-    losses = F.binary_cross_entropy_with_logits(logits, there, reduction="none").mean(dim=1)
+    if usual is not None:
+        logits = logits + usual
+    losses = F.binary_cross_entropy_with_logits(logits, there.to(logits.dtype), reduction="none").mean(dim=1)
     return losses.where(takes_part, 0.0).sum() / takes_part.sum().clamp_min(1)

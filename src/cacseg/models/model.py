@@ -163,17 +163,22 @@ class SegmentationModel(nn.Module):
     ) -> dict[str, Float[Tensor, "b n h w"]]:
         """The logits of every classifier that the model has, from one pass, at the size of the features (see `spread`).
 
-        "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
-        resolution, "oracle", from each image's own prototypes. The model's own is named by `own_answer`.
+        "plain"; "context" and the "mean" of both probabilities where the classifier adapts, and "context_alone" where
+        it has a bias of `presence`: without it; and with labels, of any resolution, "oracle", from each image's own
+        prototypes. The model's own is named by `own_answer`.
         """
         features = self.features(images)
         classifier = self.classifier
         if not isinstance(classifier, ContextAwareClassifier):
             return {"plain": classifier(features)}
-        plain, context = classifier.both_logits(features)
+        plain, alone = classifier.both_alone(features)
+        presence = classifier.presence_logits(features)
         found = {"plain": plain}
         if classifier.context_design != "none":
+            context = functional.add_presence(alone, presence)
             found |= {"context": context, "mean": functional.mean_logits(plain, context)}
+        if presence is not None:
+            found["context_alone"] = alone
         if labels is not None and classifier.oracle_design != "none":
             found["oracle"] = classifier.oracle_logits(features, self.cover(labels, images, self.stride))
         return found

@@ -1,0 +1,71 @@
+"""The layer that tells from a whole image which classes it has."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from cacseg._counting import count_calls
+from cacseg.functional._precision import no_autocast
+from cacseg.functional.presence import image_classes, scene_codes
+
+Presence = bool | Literal["balanced"]
+LONGER = 3.0  # codes beside `scale`, where the layer is balanced: one layer alone can learn faster than a model
+
+
+class PresenceHead(nn.Linear):
+    """From features to a logit for each class that the image may have; no gradient reaches them.
+
+    Balanced, a logit says how much more the image speaks for a class than any image does: its loss adds the log-odds of
+    the class among the training images seen so far, which the answer leaves out. Before it has learnt, it says nothing.
+    """
+
+    images_with: Tensor | None  # of the labelled training images: those that have each class, and, last, all
+
+    def __init__(
+        self, channels: int, num_classes: int, scale: float, context_design: str, *, balanced: bool = False
+    ) -> None:
+        if context_design == "none":
+            raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
+        super().__init__(2 * channels, num_classes)
+        self.length = LONGER * scale if balanced else scale
+        self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if balanced else None)
+
+    @property
+    def kind(self) -> Presence:
+        """What the classifier was asked for."""
+        return True if self.images_with is None else "balanced"
+
+    def reset_parameters(self) -> None:
+        """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(
+        self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> Float[Tensor, "images n"]:
+        with no_autocast(features):
+            codes = scene_codes(features.detach(), self.length, offsets)
+            return super().forward(codes.to(self.weight.dtype))
+
+    def usual(
+        self, labels: Int[Tensor, "b *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+    ) -> Float[Tensor, " n"] | None:
+        """The log-odds of each class in an image, of which a call while training counts those it is given.
+
+        ((with_it + 0.5) / (all - with_it + 0.5)).log()
+
+        None where the layer is not balanced.
+        """
+        if self.images_with is None:
+            return None
+        if self.training:
+            there = image_classes(labels, self.out_features, ignore_index=-1, offsets=offsets)
+            seen = torch.cat([there, there.any(dim=1, keepdim=True)], dim=1).sum(dim=0)
+            _, self.images_with = count_calls(self.images_with, seen)
+        counts = self.images_with.to(torch.promote_types(self.weight.dtype, torch.float32))
+        with_it, every = counts[:-1], counts[-1]
+        return ((with_it + 0.5) / (every - with_it + 0.5)).log()
