@@ -268,7 +268,7 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
         presence = self.presence_logits(features, offsets)
-        usual = None if self.presence_head is None else self.presence_head.usual(labels, offsets)
+        usual = self._usual(labels, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
             return ContextLogits(
@@ -439,6 +439,9 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _drops(self) -> bool:
         return self.context_drop > 0.0 and self.training
+
+    def _usual(self, labels: Tensor, offsets: Tensor | None = None) -> Tensor | None:
+        return None if self.presence_head is None else self.presence_head.usual(labels, offsets)
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

@@ -31,6 +31,7 @@ class PresenceHead(nn.Linear):
         if context_design == "none":
             raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
         super().__init__(2 * channels, num_classes)
+        self.scale, self.context_design = scale, context_design
         self.length = LONGER * scale if balanced else scale
         self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if balanced else None)
 
@@ -38,6 +39,13 @@ class PresenceHead(nn.Linear):
     def kind(self) -> Presence:
         """What the classifier was asked for."""
         return True if self.images_with is None else "balanced"
+
+    def reading(self, channels: int) -> PresenceHead:
+        """A new one like it, for features of so many channels."""
+        made = PresenceHead(
+            channels, self.out_features, self.scale, self.context_design, balanced=self.kind == "balanced"
+        )
+        return made.to(device=self.weight.device, dtype=self.weight.dtype)
 
     def reset_parameters(self) -> None:
         """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""

@@ -25,6 +25,7 @@ SETTINGS = {
     "still": {"preset": "released", "detach_prototypes": True},
     "balanced": {"gradient_ratio": 0.5},
     "no context": {"context_design": "none"},
+    "presence": {"presence": True},
     "weights": {"context_design": "weight", "oracle_design": "weight"},
 }
 
@@ -51,6 +52,9 @@ def unfolded(seam, features, labels):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_logits_and_gradients_are_those_of_patches(conv, setting):
     seam, (features, labels) = make(conv, **SETTINGS[setting]).double(), draw()
+    if seam.presence_head is not None:
+        nn.init.normal_(seam.presence_head.weight)
+        assert seam.presence_head.in_features == 2 * 4  # however large the patches are
     results = []
     for classify in (seam._classify, lambda *given: unfolded(seam, *given)):
         outputs = classify(features, labels)
@@ -59,7 +63,9 @@ def test_logits_and_gradients_are_those_of_patches(conv, setting):
         results.append((outputs, gradients))
     for mine, truth in zip(*results, strict=True):
         torch.testing.assert_close(mine, truth, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(seam._classify(features, None), results[0][0].context)
+    found = results[0][0]
+    expected = cacseg.functional.add_presence(found.context, found.presence)
+    torch.testing.assert_close(seam._classify(features, None), expected)
 
 
 def test_cosines_of_the_plain_classifier():
@@ -99,10 +105,11 @@ def test_sums_are_differentiable(conv):
     assert torch.autograd.gradcheck(lambda f, s: patch_sums(f, s, geometry), (features, shares))
 
 
-def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps():
+@pytest.mark.parametrize("presence", [False, "balanced"])
+def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps(presence):
     """Of 3x3 patches it would be nine times the features."""
-    seam, features, labels = make(), torch.randn(2, 4, 30, 30, requires_grad=True), torch.randint(0, 3, (2, 30, 30))
-    kept = []
+    seam, kept = make(presence=presence), []
+    features, labels = torch.randn(2, 4, 30, 30, requires_grad=True), torch.randint(0, 3, (2, 30, 30))
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
         seam._classify(features, labels)
     assert max(kept) <= features.numel()

@@ -99,6 +99,18 @@ def test_scores_are_those_of_an_evaluation(data):
         assert one.pixel_accuracy == pytest.approx(expected.scores(name).pixel_accuracy, abs=1e-9)
 
 
+def test_a_balanced_presence_changes_nothing_but_the_answer(data):
+    config = change(PLAN[1].config, {"optimiser.clip": 0.01, "optimiser.name": "sgd", "optimiser.rate": 0.02})
+    told = change(config, {"model.classifier_arguments": {"presence": "balanced"}})
+    without, balanced = (
+        score_model(one, train_model(one, made(one, data), data.train).model, data.scored) for one in (config, told)
+    )
+    assert list(balanced) == ["plain", "context", "mean", "context_alone", "oracle"]
+    for name, theirs in (("plain", "plain"), ("context_alone", "context"), ("oracle", "oracle")):
+        assert torch.equal(balanced[name].iou, without[theirs].iou)
+    assert not torch.equal(balanced["context"].iou, without["context"].iou)
+
+
 def test_scores_in_windows_are_those_of_an_evaluation(data):
     config = change(PLAN[1].config, {"data.window": (24, 20), "data.stride": (16, 12)})
     model = made(config, data)

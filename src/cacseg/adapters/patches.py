@@ -7,6 +7,7 @@ kernel, and the length of a patch is a sum over a window. So memory stays that o
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,19 @@ class Geometry(NamedTuple):
     def pointwise(self) -> bool:
         """A 1x1 convolution, or a linear layer."""
         return {*self.kernel_size, *self.stride} <= {1} and not any(self.padding)
+
+    @property
+    def centred(self) -> bool:
+        """A patch around every place of the map, which stands in its middle."""
+        parts = zip(*self, strict=True)
+        return all(k % 2 and stride == 1 and 2 * pad == d * (k - 1) for k, stride, pad, d in parts)
+
+    def middle_of(self, patches: Tensor) -> Tensor:
+        """The middle of each patch, [b, d, *spatial] from [b, d*k*k, *spatial]."""
+        place = 0
+        for k in self.kernel_size:
+            place = place * k + k // 2
+        return patches.unflatten(1, (-1, math.prod(self.kernel_size)))[:, :, place]
 
     def out_size(self, size: torch.Size) -> list[int]:
         """The size of the map of patches over a map of that size."""

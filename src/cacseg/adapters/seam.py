@@ -58,6 +58,8 @@ class SeamClassifier(ContextAwareClassifier):
         self.in_features, self.out_features = self.channels, self.out_channels
         self.geometry = geometry_of(replaced)
         self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
+        if self.presence_head is not None and not self.geometry.pointwise:  # the features, not the patches, tell it
+            self.presence_head = self.presence_head.reading(self.channels)
         self.is_checked = False  # against what the model returns, at its first losses
         self.train(replaced.training)
 
@@ -109,7 +111,8 @@ class SeamClassifier(ContextAwareClassifier):
         return values
 
     def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
-        usual = not (self._softens or self._goes_beyond or self.presence_head is not None) and self.answer == "context"
+        usual = not (self._softens or self._goes_beyond) and self.answer == "context"
+        usual = usual and (self.presence_head is None or self.geometry.centred)
         if self.geometry.pointwise or torch.compiler.is_compiling() or not usual:
             # Compilers and exporters get the patches: some know no convolution whose groups are the images.
             return super().forward(self.patches(features), labels)
@@ -127,14 +130,23 @@ class SeamClassifier(ContextAwareClassifier):
                     prototypes = patch_sums(values, shares.to(values.dtype), self.geometry)
             rows = self._generate(self.context_design, self.context_projector, prototypes, None).rows
             context = self._similarity_of_patches(features, rows, norms)
+        presence = self.presence_logits(features)
         if labels is None:
-            return context
+            return functional.add_presence(context, presence)
         labels, oracle = self._fitted(labels, plain.shape[2:]), None
         if self.oracle_design != "none":
             prototypes = self._oracle_prototypes_of_patches(features, labels)
             rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows
             oracle = self._similarity_of_patches(features, rows, norms)
-        return ContextLogits(context, plain, oracle, labels, None, self.ignore_index)
+        return ContextLogits(
+            context, plain, oracle, labels, None, self.ignore_index, None, presence, self._usual(labels)
+        )
+
+    def presence_logits(self, features: Tensor, offsets: Tensor | None = None) -> Tensor | None:
+        """Of features, or of patches: of what is in their middle."""
+        if features.shape[1] != self.channels:
+            features = self.geometry.middle_of(features)
+        return super().presence_logits(features, offsets)
 
     def _plain_of_patches(self, features: Tensor, norms: Tensor) -> Tensor:
         if self.dropout > 0.0 and self.training:
