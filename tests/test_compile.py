@@ -65,6 +65,28 @@ def test_other_inputs_compile_without_a_graph_break(case):
     assert features.grad.isfinite().all()
 
 
+def test_a_compiled_step_counts_the_images():
+    """As one that is not compiled does: after three steps the layer has learnt the same from the same counts."""
+    features, labels = draw()
+    found = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        classifier, loss = cacseg.ContextAwareClassifier(D, N, presence="balanced"), cacseg.ContextLoss()
+        optimiser = torch.optim.SGD(classifier.parameters(), lr=0.1)
+
+        def step(classifier=classifier, loss=loss):
+            return loss(classifier(features.detach(), labels), labels)["total"]
+
+        run = torch.compile(step, backend="aot_eager", fullgraph=True) if compiled else step
+        for _ in range(3):
+            optimiser.zero_grad()
+            run().backward()
+            optimiser.step()
+        assert classifier.presence_head.images_with[-1] == 3 * B
+        found.append(classifier.state_dict())
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
 def test_nothing_reads_a_value():
     """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
     with torch.device("meta"):
@@ -78,18 +100,20 @@ def test_nothing_reads_a_value():
         losses["total"].backward()
         assert features.grad.shape == features.shape
         assert related(annealed(features, labels), labels)["total"].shape == ()
+        told = cacseg.ContextAwareClassifier(D, N, presence="balanced")
+        assert loss(told(features, labels), labels)["presence"].shape == ()
         assert classifier.oracle_logits(features, labels).shape == (2, N, 6, 7)
         rows, row_labels, offsets = torch.empty(50, D), torch.empty(50).long(), torch.empty(4).long()
         losses = loss(classifier(rows, row_labels, offsets), row_labels)
         assert losses["total"].shape == ()
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_inference_exports_with_dynamic_batch_height_and_width(threshold):
+@pytest.mark.parametrize("option", [{}, {"confidence_threshold": 0.5}, {"presence": "balanced"}])
+def test_inference_exports_with_dynamic_batch_height_and_width(option):
     torch.manual_seed(0)
-    classifier = (
-        cacseg.ContextAwareClassifier(D, N, preset="released", confidence_threshold=threshold).eval().drop_oracle()
-    )
+    classifier = cacseg.ContextAwareClassifier(D, N, preset="released", **option).eval().drop_oracle()
+    if classifier.presence_head is not None:
+        torch.nn.init.normal_(classifier.presence_head.weight)
     dynamic = ({0: Dim("batch"), 2: Dim("height"), 3: Dim("width")},)
     program = export(classifier, (torch.randn(2, D, 6, 7),), dynamic_shapes=dynamic)
     assert not any("oracle" in name for name in program.state_dict)

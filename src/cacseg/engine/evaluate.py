@@ -39,7 +39,7 @@ class ImageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole split for each answer ("plain", "context", "mean", "oracle"), and the images one by one."""
+    """Counts over the whole split for each answer (see `SegmentationModel.answers`), and the images one by one."""
 
     class_names: tuple[str, ...]
     counts: dict[str, Tensor]
