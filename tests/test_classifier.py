@@ -288,7 +288,7 @@ def test_presence_is_a_bias_of_each_image(presence, longer):
     plain, context = with_it.both_logits(features)
     torch.testing.assert_close(context, expected)
     torch.testing.assert_close(plain, without.plain_logits(features))
-    torch.testing.assert_close(with_it.both_alone(features)[1], without(features))
+    torch.testing.assert_close(with_it.both_without_presence(features)[1], without(features))
     found, before = with_it(features, labels), without(features, labels)
     torch.testing.assert_close(found.context, before.context)  # what learns does not lean on it
     torch.testing.assert_close(found.oracle, before.oracle)
@@ -323,9 +323,10 @@ def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presen
     torch.testing.assert_close(*gradients)
 
 
-def test_presence_of_packed_images_is_that_of_dense_ones():
+@pytest.mark.parametrize("presence", [True, "balanced"])
+def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     features, labels = draw()
-    classifier = with_presence()
+    classifier = with_presence(presence)
     pixels = features[0, 0].numel()
     rows = features.flatten(2).movedim(1, 2).flatten(0, 1)
     offsets = torch.arange(features.shape[0] + 1) * pixels
@@ -335,6 +336,12 @@ def test_presence_of_packed_images_is_that_of_dense_ones():
     small = classifier(features, labels)
     packed = classifier(rows, small.labels.flatten().where(small.labels.flatten() >= 0, 255), offsets=offsets)
     torch.testing.assert_close(packed.presence, small.presence)
+    if presence == "balanced":
+        once, twice = small.usual_odds, packed.usual_odds  # the same images, counted a second time
+        with_it, every = (classifier.presence_head.images_with / 2).double().split([N, 1])
+        assert every == len(features)
+        torch.testing.assert_close(once, ((with_it + 0.5) / (every - with_it + 0.5)).log())
+        torch.testing.assert_close(twice, ((2 * with_it + 0.5) / (2 * (every - with_it) + 0.5)).log())
     both = [
         functional.presence_loss(small.presence, small.labels, ignore_index=-1),
         functional.presence_loss(small.presence, small.labels.flatten(), ignore_index=-1, offsets=offsets),
@@ -352,11 +359,11 @@ def test_a_balanced_presence_counts_the_images_that_have_a_class():
     counts = torch.zeros(N + 1, dtype=torch.int64)
     counts[[0, 1, 2, N]] = torch.tensor([1, 1, 1, 2])
     assert torch.equal(classifier.presence_head.images_with, counts)  # the third image has no label
-    torch.testing.assert_close(found.usual, torch.logit((counts[:-1].double() + 0.5) / 3.0))
+    torch.testing.assert_close(found.usual_odds, torch.logit((counts[:-1].double() + 0.5) / 3.0))
     truth = torch.zeros(2, N, dtype=torch.float64)
     truth[0, 0] = truth[1, 1] = truth[1, 2] = 1.0
     losses = cacseg.ContextLoss()(found, torch.cat([labels, unlabelled]))
-    expected = F.binary_cross_entropy_with_logits(found.presence[:2] + found.usual, truth)
+    expected = F.binary_cross_entropy_with_logits(found.presence[:2] + found.usual_odds, truth)
     torch.testing.assert_close(losses["presence"], expected)
     classifier.eval()(features, labels)  # a look is no step
     assert torch.equal(classifier.presence_head.images_with, counts)

@@ -201,11 +201,6 @@ def check_flags(**flags: bool) -> None:
             raise TypeError(f"{name} must be True or False; got {value!r}.")
 
 
-def check_presence(presence: bool | str) -> None:
-    if not isinstance(presence, bool) and presence != "balanced":
-        raise ValueError(f"presence must be True, False or 'balanced'; got {presence!r}.")
-
-
 def check_pooling(rounds: int, detached: bool, design: str) -> None:
     """How often prototypes are pooled, and whether they are constants: of a design that has some."""
     if not isinstance(rounds, int) or isinstance(rounds, bool):

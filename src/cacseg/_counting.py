@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-def count_calls(taken: Tensor, by: int | Tensor = 1) -> tuple[Tensor, Tensor]:
+def count_up(counter: Tensor, by: int | Tensor = 1) -> tuple[Tensor, Tensor]:
     """What was counted before this call, and the counter after it, to be put back in its place.
 
     A checkpoint that computes a call once more, in the backward pass, counts none and finds what the last call
@@ -14,9 +14,9 @@ def count_calls(taken: Tensor, by: int | Tensor = 1) -> tuple[Tensor, Tensor]:
     because its backward pass reads the old one again.
     """
     if torch.compiler.is_compiling():
-        return taken, taken + by
+        return counter, counter + by
     if torch._C._current_graph_task_id() != -1:  # within a backward pass
-        return taken - by, taken
-    before = taken.clone()
-    taken += by
-    return before, taken
+        return counter - by, counter
+    before = counter.clone()
+    counter += by
+    return before, counter

@@ -21,7 +21,6 @@ from cacseg._checks import (
     check_labels,
     check_offsets,
     check_pooling,
-    check_presence,
     check_share,
     check_sizes,
 )
@@ -41,7 +40,7 @@ from cacseg.designs import (
 )
 from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.presence import Presence, PresenceHead
+from cacseg.presence import Presence, PresenceHead, make_presence_head
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 from cacseg.scales import AnnealedScale, make_annealed_scale
 
@@ -63,7 +62,7 @@ class ContextLogits(NamedTuple):
     ignore_index: int = 255  # of the full labels
     taught: Float[Tensor, "b n *spatial"] | None = None  # context, for a distillation with a gradient of its own
     presence: Float[Tensor, "images n"] | None = None  # of the classes in each image; `context` is without it
-    usual: Float[Tensor, " n"] | None = None  # log-odds of the classes in any image, which `presence` may be beside
+    usual_odds: Float[Tensor, " n"] | None = None  # of the classes in any image, where `presence` is beside them
 
 
 class ContextAwareClassifier(nn.Module):
@@ -112,9 +111,8 @@ class ContextAwareClassifier(nn.Module):
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
             at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
-            at the features' size, and no gradient of it reaches the features. "balanced": it speaks of what the image
-            has beside what is usual, so that before it has learnt it says nothing; True is not for short training
-            (docs/search.md).
+            at the features' size, and no gradient of it reaches the features. "balanced": it tells what the image
+            has beside what is usual, so that before it has learnt it says nothing; True is not for short training.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -202,7 +200,6 @@ class ContextAwareClassifier(nn.Module):
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
         check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
-        check_presence(presence)
         check_pooling(rounds, detach_prototypes, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
@@ -233,10 +230,7 @@ class ContextAwareClassifier(nn.Module):
             reads=self.reads,
         )
         self.context_drop = context_drop
-        self.presence_head = None
-        if presence:
-            balanced = presence == "balanced"
-            self.presence_head = PresenceHead(in_channels, num_classes, scale, self.context_design, balanced=balanced)
+        self.presence_head = make_presence_head(presence, in_channels, num_classes, scale, self.context_design)
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -268,11 +262,11 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
         presence = self.presence_logits(features, offsets)
-        usual = self._usual(labels, offsets)
+        usual_odds = self._usual_odds(labels, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
             return ContextLogits(
-                at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index, None, presence, usual
+                at_once[1], at_once[0], at_once[2], labels, None, self.ignore_index, None, presence, usual_odds
             )
         seen = features
         if self.gradient_ratio is not None:
@@ -290,7 +284,7 @@ class ContextAwareClassifier(nn.Module):
             again = self._context_head(seen, guess, offsets, factor)
             taught, _ = self._similarities(seen, again, None, offsets, factor)
         context = plain if context is None else context
-        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught, presence, usual)
+        return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, taught, presence, usual_odds)
 
     def plain_logits(self, features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b n *spatial"]:
         """p: what the convolution returned, dropout before it included while training."""
@@ -301,10 +295,10 @@ class ContextAwareClassifier(nn.Module):
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
         """p, and p_p of Eq. (6), whatever the answer is; without a context branch the plain logits twice."""
-        plain, context = self.both_alone(features, offsets)
+        plain, context = self.both_without_presence(features, offsets)
         return plain, functional.add_presence(context, self.presence_logits(features, offsets), offsets)
 
-    def both_alone(
+    def both_without_presence(
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
         """`both_logits` without the bias of `presence`."""
@@ -384,7 +378,7 @@ class ContextAwareClassifier(nn.Module):
 
     def _at_once(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
         """All logits from one operation, for the paper's design where a kernel can run; else None."""
-        usual = (
+        is_standard = (
             (self.plain_similarity, self.context_similarity) == ("dot", "cosine")
             and self.context_design in FUSED_DESIGNS
             and (labels is None or self.oracle_design in (self.context_design, "none"))
@@ -394,7 +388,7 @@ class ContextAwareClassifier(nn.Module):
             and self.oracle_gradient == self.feature_gradient
             and (labels is None or (self.gradient_ratio is None and self.distillation_gradient == 1.0))
         )
-        if not usual:
+        if not is_standard:
             return None
         assert self.context_projector is not None
         oracle = self.oracle_projector
@@ -440,8 +434,8 @@ class ContextAwareClassifier(nn.Module):
     def _drops(self) -> bool:
         return self.context_drop > 0.0 and self.training
 
-    def _usual(self, labels: Tensor, offsets: Tensor | None = None) -> Tensor | None:
-        return None if self.presence_head is None else self.presence_head.usual(labels, offsets)
+    def _usual_odds(self, labels: Tensor, offsets: Tensor | None = None) -> Tensor | None:
+        return None if self.presence_head is None else self.presence_head.usual_odds(labels, offsets)
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

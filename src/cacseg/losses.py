@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from cacseg import functional, ops
 from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels
-from cacseg._counting import count_calls
+from cacseg._counting import count_up
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
 from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.presence import CLASS_WEIGHT
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 
 DistillationForm = Literal["classwise_entropy", "classwise", "entropy", "vanilla"]
@@ -159,15 +160,21 @@ class ContextLoss(nn.Module):
         if self.steps_taken is not None:
             taken = self.steps_taken
             if self.training:
-                taken, self.steps_taken = count_calls(taken)
+                taken, self.steps_taken = count_up(taken)
             share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
         names = list(self.weights)
         if outputs.presence is not None:  # one layer alone learns from it, so there is nothing to weigh it against
             names.append("presence")
-            terms["presence"] = losses["presence"] = functional.presence_loss(
-                outputs.presence, outputs.labels, usual=outputs.usual, ignore_index=-1, offsets=outputs.offsets
+            losses["presence"] = functional.presence_loss(
+                outputs.presence,
+                outputs.labels,
+                usual_odds=outputs.usual_odds,
+                ignore_index=-1,
+                offsets=outputs.offsets,
             )
+            weight = 1.0 if outputs.usual_odds is None else CLASS_WEIGHT * outputs.presence.shape[1]
+            terms["presence"] = _times(weight, losses["presence"])
         total = torch.stack(list(terms.values())).sum() if terms else losses["plain"]
         return {**{name: losses[name] for name in names}, "total": total}
 

@@ -8,30 +8,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from cacseg._counting import count_calls
+from cacseg._counting import count_up
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.presence import image_classes, scene_codes
 
 Presence = bool | Literal["balanced"]
-LONGER = 3.0  # codes beside `scale`, where the layer is balanced: one layer alone can learn faster than a model
+# Of a balanced layer: the length of its codes beside `scale`, by which AdamW learns faster; the weight of each class
+# in the loss, by which SGD then does not, and its gradient is small beside the others where all are clipped together.
+LONGER, CLASS_WEIGHT = 3.0, 0.005
 
 
 class PresenceHead(nn.Linear):
     """From features to a logit for each class that the image may have; no gradient reaches them.
 
-    Balanced, a logit says how much more the image speaks for a class than any image does: its loss adds the log-odds of
-    the class among the training images seen so far, which the answer leaves out. Before it has learnt, it says nothing.
+    Balanced, a logit says how much more this image speaks for a class than any image does: its loss adds the log-odds
+    of the class among the training images (crops) seen so far, which the answer leaves out. Before it has learnt, it
+    says nothing.
     """
 
     images_with: Tensor | None  # of the labelled training images: those that have each class, and, last, all
 
-    def __init__(
-        self, channels: int, num_classes: int, scale: float, context_design: str, *, balanced: bool = False
-    ) -> None:
-        if context_design == "none":
-            raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
+    def __init__(self, channels: int, num_classes: int, scale: float, *, balanced: bool = False) -> None:
         super().__init__(2 * channels, num_classes)
-        self.scale, self.context_design = scale, context_design
         self.length = LONGER * scale if balanced else scale
         self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if balanced else None)
 
@@ -40,17 +38,13 @@ class PresenceHead(nn.Linear):
         """What the classifier was asked for."""
         return True if self.images_with is None else "balanced"
 
-    def reading(self, channels: int) -> PresenceHead:
-        """A new one like it, for features of so many channels."""
-        made = PresenceHead(
-            channels, self.out_features, self.scale, self.context_design, balanced=self.kind == "balanced"
-        )
-        return made.to(device=self.weight.device, dtype=self.weight.dtype)
-
     def reset_parameters(self) -> None:
         """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
+        counts = getattr(self, "images_with", None)  # not there yet when the layer is made
+        if counts is not None:
+            counts.zero_()
 
     def forward(
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
@@ -59,21 +53,35 @@ class PresenceHead(nn.Linear):
             codes = scene_codes(features.detach(), self.length, offsets)
             return super().forward(codes.to(self.weight.dtype))
 
-    def usual(
+    def usual_odds(
         self, labels: Int[Tensor, "b *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> Float[Tensor, " n"] | None:
         """The log-odds of each class in an image, of which a call while training counts those it is given.
 
         ((with_it + 0.5) / (all - with_it + 0.5)).log()
 
-        None where the layer is not balanced.
+        None where the layer is not balanced. Of several processes each counts its own images; DistributedDataParallel
+        gives all of them the counts of the first.
         """
         if self.images_with is None:
             return None
         if self.training:
             there = image_classes(labels, self.out_features, ignore_index=-1, offsets=offsets)
             seen = torch.cat([there, there.any(dim=1, keepdim=True)], dim=1).sum(dim=0)
-            _, self.images_with = count_calls(self.images_with, seen)
+            _, self.images_with = count_up(self.images_with, seen)
         counts = self.images_with.to(torch.promote_types(self.weight.dtype, torch.float32))
         with_it, every = counts[:-1], counts[-1]
         return ((with_it + 0.5) / (every - with_it + 0.5)).log()
+
+
+def make_presence_head(
+    presence: Presence, channels: int, num_classes: int, scale: float, context_design: str
+) -> PresenceHead | None:
+    """None where it is not asked for."""
+    if not isinstance(presence, bool) and presence != "balanced":
+        raise ValueError(f"presence must be True, False or 'balanced'; got {presence!r}.")
+    if presence is False:
+        return None
+    if context_design == "none":
+        raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
+    return PresenceHead(channels, num_classes, scale, balanced=presence == "balanced")

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from cacseg._counting import count_calls
+from cacseg._counting import count_up
 
 
 class AnnealedScale(nn.Module):
@@ -49,7 +49,7 @@ class AnnealedScale(nn.Module):
         """The factor now; a `counted` call while training is one towards the end."""
         taken = self.calls_taken
         if counted and self.training:
-            taken, self.calls_taken = count_calls(taken)
+            taken, self.calls_taken = count_up(taken)
         left = 1.0 - (taken / self.calls).clamp(max=1.0)
         return 1.0 + (self.start / self.scale - 1.0) * left  # exactly 1 in the end
 

@@ -105,6 +105,19 @@ def test_sums_are_differentiable(conv):
     assert torch.autograd.gradcheck(lambda f, s: patch_sums(f, s, geometry), (features, shares))
 
 
+@pytest.mark.parametrize("conv", CONVOLUTIONS)
+def test_presence_reads_the_middle_of_each_patch(conv):
+    seam, (features, _) = make(conv, presence=True).double(), draw()
+    nn.init.normal_(seam.presence_head.weight)
+    kernel, stride, padding, dilation = geometry_of(CONVOLUTIONS[conv]())
+    padded = F.pad(features, (padding[1], padding[1], padding[0], padding[0]))
+    first = [k // 2 * d for k, d in zip(kernel, dilation, strict=True)]
+    height, width = seam.replaced_logits(features).shape[2:]
+    middle = padded[:, :, first[0] :: stride[0], first[1] :: stride[1]][:, :, :height, :width]
+    expected = cacseg.ContextAwareClassifier.presence_logits(seam, middle)
+    torch.testing.assert_close(seam.presence_logits(seam.patches(features)), expected)
+
+
 @pytest.mark.parametrize("presence", [False, "balanced"])
 def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps(presence):
     """Of 3x3 patches it would be nine times the features."""

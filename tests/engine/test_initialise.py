@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cacseg.engine.initialise import CLASSIFIERS, load_weights
-from cacseg.models import create_model
+from cacseg.models import create_model, load
 
 
 def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet", **arguments):
@@ -103,3 +103,28 @@ def test_a_warm_up_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
     model = make(**warm)
     assert load_weights(model, tmp_path / "seen.safetensors") == []
     assert model.criterion.steps_taken == 0
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(True, "balanced"), ("balanced", True)])
+def test_another_presence_is_refused_or_starts_afresh(tmp_path, theirs, ours):
+    told = make(classifier_arguments={"presence": theirs})
+    torch.nn.init.normal_(told.classifier.presence_head.weight)
+    told.save(tmp_path / "told.safetensors")
+    model = make(classifier_arguments={"presence": ours})
+    with pytest.raises(ValueError, match=f"presence={theirs!r}, and this model has presence={ours!r}, whose layer"):
+        load_weights(model, tmp_path / "told.safetensors")
+    left = load_weights(model, tmp_path / "told.safetensors", reset_classifier=True)
+    assert left == ["classifier.presence_head.weight", "classifier.presence_head.bias"]
+    assert not model.classifier.presence_head.weight.any()
+
+
+def test_images_are_counted_anew(tmp_path):
+    trained = make(classifier_arguments={"presence": "balanced"})
+    trained.classifier.presence_head.images_with.fill_(7)
+    torch.nn.init.normal_(trained.classifier.presence_head.weight)
+    trained.save(tmp_path / "trained.safetensors")
+    assert load(tmp_path / "trained.safetensors").classifier.presence_head.images_with.eq(7).all()
+    model = make(classifier_arguments={"presence": "balanced"})
+    assert load_weights(model, tmp_path / "trained.safetensors") == []
+    assert torch.equal(model.classifier.presence_head.weight, trained.classifier.presence_head.weight)
+    assert not model.classifier.presence_head.images_with.any()

@@ -24,6 +24,7 @@ from cacseg.functional.labels import class_masks
 from cacseg.functional.prototypes import pixel_shares
 from cacseg.losses import ContextLoss
 from cacseg.ops.logits import LARGEST_HALF
+from cacseg.presence import make_presence_head
 
 CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by the dimensions of the kernel
 
@@ -48,6 +49,11 @@ class SeamClassifier(ContextAwareClassifier):
         assert isinstance(replaced, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
         weight, bias = cast(nn.Parameter, replaced.weight), cast("nn.Parameter | None", replaced.bias)
         super().__init__(weight[0].numel(), weight.shape[0], bias=bias is not None, **arguments)
+        self.geometry = geometry_of(replaced)
+        if self.presence_head is not None and not self.geometry.pointwise:  # it reads features, not patches
+            self.presence_head = make_presence_head(
+                self.presence_head.kind, weight.shape[1], self.num_classes, self.scale, self.context_design
+            )
         self.to(device=weight.device, dtype=weight.dtype)
         self.weight, self.bias = weight, bias  # the very parameters: an optimiser that has them keeps them
         self.criterion = criterion.to(weight.device)
@@ -56,10 +62,7 @@ class SeamClassifier(ContextAwareClassifier):
         # What the layer says of itself; some models read it. A linear layer has no kernel.
         self.channels, self.out_channels, self.groups = weight.shape[1], weight.shape[0], 1
         self.in_features, self.out_features = self.channels, self.out_channels
-        self.geometry = geometry_of(replaced)
         self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
-        if self.presence_head is not None and not self.geometry.pointwise:  # the features, not the patches, tell it
-            self.presence_head = self.presence_head.reading(self.channels)
         self.is_checked = False  # against what the model returns, at its first losses
         self.train(replaced.training)
 
@@ -111,9 +114,9 @@ class SeamClassifier(ContextAwareClassifier):
         return values
 
     def _classify(self, features: Tensor, labels: Tensor | None) -> Tensor | ContextLogits:
-        usual = not (self._softens or self._goes_beyond) and self.answer == "context"
-        usual = usual and (self.presence_head is None or self.geometry.centred)
-        if self.geometry.pointwise or torch.compiler.is_compiling() or not usual:
+        is_standard = not (self._softens or self._goes_beyond) and self.answer == "context"
+        is_standard = is_standard and (self.presence_head is None or self.geometry.centred)
+        if self.geometry.pointwise or torch.compiler.is_compiling() or not is_standard:
             # Compilers and exporters get the patches: some know no convolution whose groups are the images.
             return super().forward(self.patches(features), labels)
         check_features(features, self.channels)
@@ -139,7 +142,7 @@ class SeamClassifier(ContextAwareClassifier):
             rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows
             oracle = self._similarity_of_patches(features, rows, norms)
         return ContextLogits(
-            context, plain, oracle, labels, None, self.ignore_index, None, presence, self._usual(labels)
+            context, plain, oracle, labels, None, self.ignore_index, None, presence, self._usual_odds(labels)
         )
 
     def presence_logits(self, features: Tensor, offsets: Tensor | None = None) -> Tensor | None:

@@ -71,11 +71,11 @@ def evaluate(
 ) -> None:
     """Score a model: mIoU, accuracies, every class, every image.
 
-    The plain and the context-aware classifier of one model, the mean of both (and with --oracle the one that knows
-    the labels) are scored side by side from one pass. Without further options images are shown as the model's run,
-    or the data set's published protocol, has it. Within torchrun each process takes a share of the images. In OUTPUT:
-    scores.json, report.md, classes.csv, images.csv (worst first), worst.png, and for each answer confusion_*.png and
-    *.csv.
+    The plain and the context-aware classifier of one model, the mean of both (context_alone, where the model has a
+    bias of presence: without it; and with --oracle the one that knows the labels) are scored side by side from one
+    pass. Without further options images are shown as the model's run, or the data set's published protocol, has it.
+    Within torchrun each process takes a share of the images. In OUTPUT: scores.json, report.md, classes.csv,
+    images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
     """
     import cacseg
     from cacseg.engine.device import joined

@@ -8,8 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from cacseg.presence import PresenceHead
-
 OptimiserName = Literal["sgd", "adamw"]
 PARTS = ("backbone", "head", "classifier", "auxiliary", "projectors")
 POSITIONS = ("absolute_pos_embed", "pos_embed", "relative_position_bias_table")
@@ -74,20 +72,6 @@ def parameter_groups(
         {"params": parameters, "lr": rate * multiplier, "weight_decay": decay}
         for (multiplier, decay), parameters in groups.items()
     ]
-
-
-def clipped(model: nn.Module, optimiser: torch.optim.Optimizer) -> list[nn.Parameter]:
-    """What the optimiser moves and whose gradients are clipped together: all but what learns apart from the rest.
-
-    A balanced presence head shares no gradient with them; its own, large at first, must not make theirs small.
-    """
-    apart = {
-        parameter
-        for module in model.modules()
-        if isinstance(module, PresenceHead) and module.kind == "balanced"
-        for parameter in module.parameters()
-    }
-    return [one for group in optimiser.param_groups for one in group["params"] if one not in apart]
 
 
 def make_optimiser(

@@ -12,7 +12,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from cacseg.data.transforms import normalise
 from cacseg.engine._lightning import LightningModule
 from cacseg.engine.inference import Inference, predict
-from cacseg.engine.optim import clipped
 from cacseg.engine.stream import Batch, Picture
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
@@ -91,16 +90,6 @@ class SegmentationTask(LightningModule):
             "optimizer": optimiser,
             "lr_scheduler": {"scheduler": LambdaLR(optimiser, self.rate_at), "interval": "step"},
         }
-
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """By the norm, without what learns apart."""
-        if gradient_clip_val is not None:
-            nn.utils.clip_grad_norm_(clipped(self.model, optimizer), gradient_clip_val)
 
     def _normalised(self, images: Tensor, sizes: Tensor | None) -> Tensor:
         # Kept on the device: to send these six numbers in each step, a GPU would have to be waited for.

@@ -83,20 +83,20 @@ def presence_loss(
     logits: Float[Tensor, "images n"],
     labels: Int[Tensor, "b *spatial"],
     *,
-    usual: Float[Tensor, " n"] | None = None,
+    usual_odds: Float[Tensor, " n"] | None = None,
     ignore_index: int = 255,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
 ) -> Float[Tensor, ""]:
     """Binary cross-entropy, over all classes, of those that the labels have; images without a label take no part.
 
-    binary_cross_entropy_with_logits(z + usual, one_hot(y).amax(-1))
+    binary_cross_entropy_with_logits(z + usual_odds, one_hot(y).amax(-1))
 
-    With `usual`, the log-odds of each class in any image, the logits need only say how this one differs.
+    With `usual_odds`, the log-odds of each class in any image, the logits need only say how this one differs.
     """
     there = image_classes(labels, logits.shape[1], ignore_index=ignore_index, offsets=offsets)
     takes_part = there.any(dim=1)
     logits = widen(logits)
-    if usual is not None:
-        logits = logits + usual
+    if usual_odds is not None:
+        logits = logits + usual_odds
     losses = F.binary_cross_entropy_with_logits(logits, there.to(logits.dtype), reduction="none").mean(dim=1)
     return losses.where(takes_part, 0.0).sum() / takes_part.sum().clamp_min(1)

@@ -171,7 +171,7 @@ class SegmentationModel(nn.Module):
         classifier = self.classifier
         if not isinstance(classifier, ContextAwareClassifier):
             return {"plain": classifier(features)}
-        plain, alone = classifier.both_alone(features)
+        plain, alone = classifier.both_without_presence(features)
         presence = classifier.presence_logits(features)
         found = {"plain": plain}
         if classifier.context_design != "none":

@@ -178,7 +178,7 @@ def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]
     own = group[0]["own_answer"]
     diverged, of_base = (sum(one["status"] == "diverged" for one in records) for records in (group, base))
     found = []
-    for answer in group[0]["answers"]:
+    for answer in dict.fromkeys(name for record in group for name in record["answers"]):
         scores, pixels = _scores(group, "miou", answer), _scores(group, "pixel_accuracy", answer)
         if not scores:  # no pixel was labelled
             continue

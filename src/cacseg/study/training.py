@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from cacseg.engine.device import autocast
-from cacseg.engine.optim import clipped
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.replay import Replayed
 from cacseg.engine.resident import Resident
@@ -81,7 +80,7 @@ class _Training:
         self.rates = [group["lr"] for group in self.optimiser.param_groups]
         if device.type == "cuda":
             _on_the_device(self.optimiser, device)
-        self.clipped = clipped(model, self.optimiser)
+        self.parameters = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
         self.averaged = None if options.ema_decay is None else Averaged(model, options.ema_decay)
         transform = train_transform(config.data, split.ignore_index)
         count = config.schedule.steps * options.batch
@@ -106,7 +105,7 @@ class _Training:
         self.optimiser.zero_grad(set_to_none=True)
         losses["total"].backward()
         if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.clipped, self.clip)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimiser.step()
         if self.averaged is not None:
             self.averaged.update()
