@@ -276,13 +276,20 @@ def with_presence(presence=True, **arguments):
     return classifier
 
 
-@pytest.mark.parametrize(("presence", "longer"), [(True, 1.0), ("balanced", 3.0)])
+@pytest.mark.parametrize(("presence", "longer"), [(True, 1.0), ("relative", 3.0)])
 def test_presence_is_a_bias_of_each_image(presence, longer):
     features, labels = draw()
-    with_it, without = with_presence(presence), make()
+    with_it, without = with_presence(presence).eval(), make().eval()
+    rare = torch.logit(torch.full((N,), 1.5 / 8.0, dtype=torch.float64))
+    if presence == "relative":
+        with_it.presence_head.images_with.copy_(torch.tensor([1] * N + [7]))
     codes = torch.cat([F.normalize(features.mean((2, 3))), F.normalize(features.amax((2, 3)))], dim=1)
     scores = F.linear(longer * with_it.scale * codes, with_it.presence_head.weight, with_it.presence_head.bias)
-    expected = without(features) + (scores.sigmoid() + 1e-4).log()[..., None, None]
+    bias = (scores.sigmoid() + 1e-4).log()
+    if presence == "relative":
+        bias = (((scores + rare).sigmoid() + 1e-4) / (1.5 / 8.0 + 1e-4)).log().clamp(max=0.0)
+        assert (bias == 0.0).any()
+    expected = without(features) + bias[..., None, None]
     torch.testing.assert_close(with_it(features), expected)
     torch.testing.assert_close(with_it.plain_logits(features), without.plain_logits(features))
     plain, context = with_it.both_logits(features)
@@ -296,7 +303,7 @@ def test_presence_is_a_bias_of_each_image(presence, longer):
     assert before.presence is None
 
 
-@pytest.mark.parametrize("presence", [True, "balanced"])
+@pytest.mark.parametrize("presence", [True, "relative"])
 def test_presence_starts_without_a_word_and_draws_no_random_number(presence):
     torch.manual_seed(0)
     with_it, drawn = make(presence=presence), torch.rand(())
@@ -305,10 +312,11 @@ def test_presence_starts_without_a_word_and_draws_no_random_number(presence):
     torch.testing.assert_close(drawn, torch.rand(()))
     features, _ = draw()
     shift = with_it(features) - make()(features)
-    torch.testing.assert_close(shift, torch.full_like(shift, math.log(0.5 + 1e-4)))
+    said = 0.0 if presence == "relative" else math.log(0.5 + 1e-4)
+    torch.testing.assert_close(shift, torch.full_like(shift, said))
 
 
-@pytest.mark.parametrize("presence", [True, "balanced"])
+@pytest.mark.parametrize("presence", [True, "relative"])
 def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presence):
     features, labels = draw()
     gradients = []
@@ -323,7 +331,7 @@ def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presen
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("presence", [True, "balanced"])
+@pytest.mark.parametrize("presence", [True, "relative"])
 def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     features, labels = draw()
     classifier = with_presence(presence)
@@ -336,7 +344,7 @@ def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     small = classifier(features, labels)
     packed = classifier(rows, small.labels.flatten().where(small.labels.flatten() >= 0, 255), offsets=offsets)
     torch.testing.assert_close(packed.presence, small.presence)
-    if presence == "balanced":
+    if presence == "relative":
         once, twice = small.usual_odds, packed.usual_odds  # the same images, counted a second time
         with_it, every = (classifier.presence_head.images_with / 2).double().split([N, 1])
         assert every == len(features)
@@ -349,12 +357,12 @@ def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     torch.testing.assert_close(*both)
 
 
-def test_a_balanced_presence_counts_the_images_that_have_a_class():
+def test_a_relative_presence_counts_the_images_that_have_a_class():
     features, labels = draw()
     features, labels = features[:2], labels[:2]
     labels[0], labels[1], labels[1, :2] = 0, 1, 2
     unlabelled = torch.full_like(labels[:1], 255)
-    classifier = with_presence("balanced").train()
+    classifier = with_presence("relative").train()
     found = classifier(torch.cat([features, features[:1]]), torch.cat([labels, unlabelled]))
     counts = torch.zeros(N + 1, dtype=torch.int64)
     counts[[0, 1, 2, N]] = torch.tensor([1, 1, 1, 2])
@@ -368,33 +376,33 @@ def test_a_balanced_presence_counts_the_images_that_have_a_class():
     classifier.eval()(features, labels)  # a look is no step
     assert torch.equal(classifier.presence_head.images_with, counts)
     assert classifier.half().presence_head.images_with.dtype == torch.int64
-    assert "presence='balanced'" in repr(classifier)
+    assert "presence='relative'" in repr(classifier)
 
 
-def test_a_balanced_presence_that_cannot_tell_images_apart_says_nothing():
+def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing():
     """However rare a class is, where the layer of `presence=True` learns that it is rare."""
     torch.manual_seed(0)
     features = torch.rand(1, D, 6, 6, dtype=torch.float64).expand(8, -1, -1, -1)
     labels = torch.zeros(8, 6, 6, dtype=torch.int64)
     labels[0] = 1  # in one of eight images, all of which look alike
     shifts = {}
-    for presence in (True, "balanced"):
+    for presence in (True, "relative"):
         classifier = make(presence=presence).train()
         optimiser = torch.optim.AdamW(classifier.presence_head.parameters(), lr=1e-3)
         for _ in range(100):
             optimiser.zero_grad()
             cacseg.ContextLoss()(classifier(features, labels), labels)["presence"].backward()
             optimiser.step()
-        bias = functional.presence_bias(classifier.presence_logits(features[:1]))[0]
+        bias = classifier.add_presence(torch.zeros(1, N, 6, 6, dtype=torch.float64), features[:1])[0, :, 0, 0]
         shifts[presence] = (bias[0] - bias[1]).item()
     assert shifts[True] > 1.0
-    assert abs(shifts["balanced"]) < 0.05
+    assert abs(shifts["relative"]) < 0.05
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (dict(presence="yes"), ValueError, "presence must be True, False or 'balanced'; got 'yes'"),
+        (dict(presence="yes"), ValueError, "presence must be True, False or 'relative'; got 'yes'"),
         (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
     ],
 )

@@ -71,7 +71,7 @@ def test_a_compiled_step_counts_the_images():
     found = []
     for compiled in (False, True):
         torch.manual_seed(0)
-        classifier, loss = cacseg.ContextAwareClassifier(D, N, presence="balanced"), cacseg.ContextLoss()
+        classifier, loss = cacseg.ContextAwareClassifier(D, N, presence="relative"), cacseg.ContextLoss()
         optimiser = torch.optim.SGD(classifier.parameters(), lr=0.1)
 
         def step(classifier=classifier, loss=loss):
@@ -100,7 +100,7 @@ def test_nothing_reads_a_value():
         losses["total"].backward()
         assert features.grad.shape == features.shape
         assert related(annealed(features, labels), labels)["total"].shape == ()
-        told = cacseg.ContextAwareClassifier(D, N, presence="balanced")
+        told = cacseg.ContextAwareClassifier(D, N, presence="relative")
         assert loss(told(features, labels), labels)["presence"].shape == ()
         assert classifier.oracle_logits(features, labels).shape == (2, N, 6, 7)
         rows, row_labels, offsets = torch.empty(50, D), torch.empty(50).long(), torch.empty(4).long()
@@ -108,7 +108,7 @@ def test_nothing_reads_a_value():
         assert losses["total"].shape == ()
 
 
-@pytest.mark.parametrize("option", [{}, {"confidence_threshold": 0.5}, {"presence": "balanced"}])
+@pytest.mark.parametrize("option", [{}, {"confidence_threshold": 0.5}, {"presence": "relative"}])
 def test_inference_exports_with_dynamic_batch_height_and_width(option):
     torch.manual_seed(0)
     classifier = cacseg.ContextAwareClassifier(D, N, preset="released", **option).eval().drop_oracle()

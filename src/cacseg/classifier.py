@@ -111,8 +111,9 @@ class ContextAwareClassifier(nn.Module):
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
             at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
-            at the features' size, and no gradient of it reaches the features. "balanced": it tells what the image
-            has beside what is usual, so that before it has learnt it says nothing; True is not for short training.
+            at the features' size, and no gradient of it reaches the features. "relative": a class loses only what the
+            image makes it less probable than usual, so that a layer that has learnt nothing says nothing. True is not
+            for short training.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -262,7 +263,7 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
         presence = self.presence_logits(features, offsets)
-        usual_odds = self._usual_odds(labels, offsets)
+        usual_odds = None if self.presence_head is None else self.presence_head.usual_odds(labels, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
             return ContextLogits(
@@ -296,7 +297,7 @@ class ContextAwareClassifier(nn.Module):
     ) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
         """p, and p_p of Eq. (6), whatever the answer is; without a context branch the plain logits twice."""
         plain, context = self.both_without_presence(features, offsets)
-        return plain, functional.add_presence(context, self.presence_logits(features, offsets), offsets)
+        return plain, self.add_presence(context, features, offsets)
 
     def both_without_presence(
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
@@ -311,6 +312,18 @@ class ContextAwareClassifier(nn.Module):
         own = self._context_head(features, plain, offsets, factor)
         context, _ = self._similarities(features, own, None, offsets, factor)
         return plain, plain if context is None else context
+
+    def add_presence(
+        self,
+        context: Float[Tensor, "b n *spatial"],
+        features: Float[Tensor, "b d *spatial"],
+        offsets: Int[Tensor, " b_plus_1"] | None = None,
+    ) -> Float[Tensor, "b n *spatial"]:
+        """Context logits with the bias of `presence`, told from the features."""
+        if self.presence_head is None:
+            return context
+        presence, usual_odds = self.presence_logits(features, offsets), self.presence_head.usual_odds()
+        return functional.add_presence(context, presence, usual_odds, offsets)
 
     def presence_logits(
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
@@ -433,9 +446,6 @@ class ContextAwareClassifier(nn.Module):
     @property
     def _drops(self) -> bool:
         return self.context_drop > 0.0 and self.training
-
-    def _usual_odds(self, labels: Tensor, offsets: Tensor | None = None) -> Tensor | None:
-        return None if self.presence_head is None else self.presence_head.usual_odds(labels, offsets)
 
     def _factor(self, *, counted: bool = False) -> Tensor | None:
         """Of the context and the oracle logits, beside `scale`."""

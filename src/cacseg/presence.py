@@ -12,31 +12,31 @@ from cacseg._counting import count_up
 from cacseg.functional._precision import no_autocast
 from cacseg.functional.presence import image_classes, scene_codes
 
-Presence = bool | Literal["balanced"]
-# Of a balanced layer: the length of its codes beside `scale`, by which AdamW learns faster; the weight of each class
+Presence = bool | Literal["relative"]
+# Of a relative layer: the length of its codes beside `scale`, by which AdamW learns faster; the weight of each class
 # in the loss, by which SGD then does not, and its gradient is small beside the others where all are clipped together.
-LONGER, CLASS_WEIGHT = 3.0, 0.005
+LONGER, CLASS_WEIGHT = 3.0, 0.02
 
 
 class PresenceHead(nn.Linear):
     """From features to a logit for each class that the image may have; no gradient reaches them.
 
-    Balanced, a logit says how much more this image speaks for a class than any image does: its loss adds the log-odds
-    of the class among the training images (crops) seen so far, which the answer leaves out. Before it has learnt, it
-    says nothing.
+    Relative, a logit says how much more this image speaks for a class than any does: loss and answer add the log-odds
+    of the class among the training images (crops) seen so far, and a class only loses by what it is below them. A
+    layer that has learnt nothing says nothing.
     """
 
     images_with: Tensor | None  # of the labelled training images: those that have each class, and, last, all
 
-    def __init__(self, channels: int, num_classes: int, scale: float, *, balanced: bool = False) -> None:
+    def __init__(self, channels: int, num_classes: int, scale: float, *, relative: bool = False) -> None:
         super().__init__(2 * channels, num_classes)
-        self.length = LONGER * scale if balanced else scale
-        self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if balanced else None)
+        self.length = LONGER * scale if relative else scale
+        self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if relative else None)
 
     @property
     def kind(self) -> Presence:
         """What the classifier was asked for."""
-        return True if self.images_with is None else "balanced"
+        return True if self.images_with is None else "relative"
 
     def reset_parameters(self) -> None:
         """Zeros, without a word at first; and no random number is drawn, so that all else starts as without it."""
@@ -54,18 +54,18 @@ class PresenceHead(nn.Linear):
             return super().forward(codes.to(self.weight.dtype))
 
     def usual_odds(
-        self, labels: Int[Tensor, "b *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
+        self, labels: Int[Tensor, "b *spatial"] | None = None, offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> Float[Tensor, " n"] | None:
-        """The log-odds of each class in an image, of which a call while training counts those it is given.
+        """The log-odds of each class in an image; a call with labels while training counts their images.
 
         ((with_it + 0.5) / (all - with_it + 0.5)).log()
 
-        None where the layer is not balanced. Of several processes each counts its own images; DistributedDataParallel
+        None where the layer is not relative. Of several processes each counts its own images; DistributedDataParallel
         gives all of them the counts of the first.
         """
         if self.images_with is None:
             return None
-        if self.training:
+        if labels is not None and self.training:
             there = image_classes(labels, self.out_features, ignore_index=-1, offsets=offsets)
             seen = torch.cat([there, there.any(dim=1, keepdim=True)], dim=1).sum(dim=0)
             _, self.images_with = count_up(self.images_with, seen)
@@ -78,10 +78,10 @@ def make_presence_head(
     presence: Presence, channels: int, num_classes: int, scale: float, context_design: str
 ) -> PresenceHead | None:
     """None where it is not asked for."""
-    if not isinstance(presence, bool) and presence != "balanced":
-        raise ValueError(f"presence must be True, False or 'balanced'; got {presence!r}.")
+    if not isinstance(presence, bool) and presence != "relative":
+        raise ValueError(f"presence must be True, False or 'relative'; got {presence!r}.")
     if presence is False:
         return None
     if context_design == "none":
         raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
-    return PresenceHead(channels, num_classes, scale, balanced=presence == "balanced")
+    return PresenceHead(channels, num_classes, scale, relative=presence == "relative")

@@ -64,7 +64,7 @@ def test_logits_and_gradients_are_those_of_patches(conv, setting):
     for mine, truth in zip(*results, strict=True):
         torch.testing.assert_close(mine, truth, rtol=1e-10, atol=1e-12)
     found = results[0][0]
-    expected = cacseg.functional.add_presence(found.context, found.presence)
+    expected = cacseg.functional.add_presence(found.context, found.presence, found.usual_odds)
     torch.testing.assert_close(seam._classify(features, None), expected)
 
 
@@ -118,7 +118,7 @@ def test_presence_reads_the_middle_of_each_patch(conv):
     torch.testing.assert_close(seam.presence_logits(seam.patches(features)), expected)
 
 
-@pytest.mark.parametrize("presence", [False, "balanced"])
+@pytest.mark.parametrize("presence", [False, "relative"])
 def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps(presence):
     """Of 3x3 patches it would be nine times the features."""
     seam, kept = make(presence=presence), []

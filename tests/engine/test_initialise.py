@@ -105,7 +105,7 @@ def test_a_warm_up_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
     assert model.criterion.steps_taken == 0
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(True, "balanced"), ("balanced", True)])
+@pytest.mark.parametrize(("theirs", "ours"), [(True, "relative"), ("relative", True)])
 def test_another_presence_is_refused_or_starts_afresh(tmp_path, theirs, ours):
     told = make(classifier_arguments={"presence": theirs})
     torch.nn.init.normal_(told.classifier.presence_head.weight)
@@ -119,12 +119,12 @@ def test_another_presence_is_refused_or_starts_afresh(tmp_path, theirs, ours):
 
 
 def test_images_are_counted_anew(tmp_path):
-    trained = make(classifier_arguments={"presence": "balanced"})
+    trained = make(classifier_arguments={"presence": "relative"})
     trained.classifier.presence_head.images_with.fill_(7)
     torch.nn.init.normal_(trained.classifier.presence_head.weight)
     trained.save(tmp_path / "trained.safetensors")
     assert load(tmp_path / "trained.safetensors").classifier.presence_head.images_with.eq(7).all()
-    model = make(classifier_arguments={"presence": "balanced"})
+    model = make(classifier_arguments={"presence": "relative"})
     assert load_weights(model, tmp_path / "trained.safetensors") == []
     assert torch.equal(model.classifier.presence_head.weight, trained.classifier.presence_head.weight)
     assert not model.classifier.presence_head.images_with.any()

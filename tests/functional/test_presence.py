@@ -26,6 +26,21 @@ def test_a_bias_is_a_logarithm_with_a_floor():
     torch.testing.assert_close(functional.presence_bias(logits), expected)
 
 
+def test_beside_what_is_usual_a_class_only_loses():
+    usual = torch.tensor([0.1, 0.8, 0.5, 0.0])
+    now = torch.tensor([[0.02, 0.4, 0.9, 0.0], [0.1, 0.8, 0.5, 0.0]])
+    odds = torch.logit(usual, 1e-30)
+    expected = torch.tensor([[0.0201 / 0.1001, 0.4001 / 0.8001, 1.0, 1.0], [1.0] * 4]).log()
+    found = functional.presence_bias(torch.logit(now, 1e-30) - odds, odds)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_the_loss_of_what_differs_from_the_usual():
+    logits, odds, labels = torch.randn(3, 4), torch.randn(4), torch.randint(0, 4, (3, 5, 5))
+    expected = functional.presence_loss(logits + odds, labels)
+    torch.testing.assert_close(functional.presence_loss(logits, labels, usual_odds=odds), expected)
+
+
 def test_the_loss_is_that_of_the_classes_that_are_there():
     logits = torch.randn(3, 4)
     labels = torch.tensor([[[0, 2], [2, 255]], [[3, 3], [3, 3]], [[255, 255], [255, 255]]])  # the last has no label

@@ -99,9 +99,9 @@ def test_scores_are_those_of_an_evaluation(data):
         assert one.pixel_accuracy == pytest.approx(expected.scores(name).pixel_accuracy, abs=1e-9)
 
 
-def test_a_balanced_presence_changes_nothing_but_the_answer(data):
+def test_a_relative_presence_changes_nothing_but_the_answer(data):
     config = change(PLAN[1].config, {"optimiser.clip": None})
-    told = change(config, {"model.classifier_arguments": {"presence": "balanced"}})
+    told = change(config, {"model.classifier_arguments": {"presence": "relative"}})
     without, model = (train_model(one, made(one, data), data.train).model for one in (config, told))
     assert model.classifier.presence_head.weight.any()
     with torch.no_grad():  # three steps teach little

@@ -77,7 +77,8 @@ class SeamClassifier(ContextAwareClassifier):
             check_runs_once_with_gradients(call)
         answer = self._classify(self._as_map(features, labels), labels)
         if isinstance(answer, ContextLogits):
-            logits = self._choose(answer.plain, functional.add_presence(answer.context, answer.presence))
+            context = functional.add_presence(answer.context, answer.presence, answer.usual_odds)
+            logits = self._choose(answer.plain, context)
             if call is not None and is_running:
                 call.outputs = answer
         else:
@@ -133,17 +134,16 @@ class SeamClassifier(ContextAwareClassifier):
                     prototypes = patch_sums(values, shares.to(values.dtype), self.geometry)
             rows = self._generate(self.context_design, self.context_projector, prototypes, None).rows
             context = self._similarity_of_patches(features, rows, norms)
-        presence = self.presence_logits(features)
         if labels is None:
-            return functional.add_presence(context, presence)
+            return self.add_presence(context, features)
         labels, oracle = self._fitted(labels, plain.shape[2:]), None
         if self.oracle_design != "none":
             prototypes = self._oracle_prototypes_of_patches(features, labels)
             rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows
             oracle = self._similarity_of_patches(features, rows, norms)
-        return ContextLogits(
-            context, plain, oracle, labels, None, self.ignore_index, None, presence, self._usual_odds(labels)
-        )
+        presence = self.presence_logits(features)
+        usual_odds = None if self.presence_head is None else self.presence_head.usual_odds(labels)
+        return ContextLogits(context, plain, oracle, labels, None, self.ignore_index, None, presence, usual_odds)
 
     def presence_logits(self, features: Tensor, offsets: Tensor | None = None) -> Tensor | None:
         """Of features, or of patches: of what is in their middle."""

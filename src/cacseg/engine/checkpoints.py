@@ -50,6 +50,13 @@ class Averaging(WeightAveraging):
         self._device = trainer.strategy.root_device
         super().setup(trainer, pl_module, stage)
 
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
+        """What counts is the last count: an average of whole numbers would stay behind for good."""
+        super().on_train_batch_end(trainer, pl_module, *rest)
+        for average, current in zip(self.task.buffers(), pl_module.buffers(), strict=True):
+            if not average.is_floating_point():
+                average.copy_(current)
+
     @property
     def task(self) -> Any:
         """The averaged copy of the task."""

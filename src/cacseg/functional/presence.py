@@ -36,23 +36,34 @@ def scene_codes(
         return length * torch.cat([one * inverse_norm(one, -1) for one in (mean, largest)], dim=-1)
 
 
-def presence_bias(logits: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
+def presence_bias(
+    logits: Float[Tensor, "images n"], usual_odds: Float[Tensor, " n"] | None = None
+) -> Float[Tensor, "images n"]:
     """What joins the logits of each class: the logarithm of the probability that the image has it.
 
-    (sigmoid(z) + 1e-4).log()
+        log p(z)                               p(z) = sigmoid(z) + 1e-4
+        min(log p(z + u) - log p(u), 0)        with `usual_odds` u
+
+    With the log-odds of each class in any image, the second: a class loses what the image makes it less probable than
+    usual, and none gains.
     """
-    return (widen(logits).sigmoid() + LEAST).log()
+    logits = widen(logits)
+    if usual_odds is None:
+        return (logits.sigmoid() + LEAST).log()
+    now, usually = ((one.sigmoid() + LEAST).log() for one in (logits + usual_odds, usual_odds))
+    return (now - usually).clamp(max=0.0)
 
 
 def add_presence(
     context: Float[Tensor, "b n *spatial"],
     logits: Float[Tensor, "images n"] | None,
+    usual_odds: Float[Tensor, " n"] | None = None,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
 ) -> Float[Tensor, "b n *spatial"]:
     """Context logits with the bias of each image; as they are where there is none."""
     if logits is None:
         return context
-    bias = presence_bias(logits).to(context.dtype)
+    bias = presence_bias(logits, usual_odds).to(context.dtype)
     if offsets is not None:
         return context + bias[image_of_row(offsets, len(context))]
     return context + bias.view(*bias.shape, *[1] * (context.ndim - 2))

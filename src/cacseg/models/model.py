@@ -172,12 +172,11 @@ class SegmentationModel(nn.Module):
         if not isinstance(classifier, ContextAwareClassifier):
             return {"plain": classifier(features)}
         plain, alone = classifier.both_without_presence(features)
-        presence = classifier.presence_logits(features)
         found = {"plain": plain}
         if classifier.context_design != "none":
-            context = functional.add_presence(alone, presence)
+            context = classifier.add_presence(alone, features)
             found |= {"context": context, "mean": functional.mean_logits(plain, context)}
-        if presence is not None:
+        if classifier.presence_head is not None:
             found["context_alone"] = alone
         if labels is not None and classifier.oracle_design != "none":
             found["oracle"] = classifier.oracle_logits(features, self.cover(labels, images, self.stride))
