@@ -379,24 +379,27 @@ def test_a_relative_presence_counts_the_images_that_have_a_class():
     assert "presence='relative'" in repr(classifier)
 
 
-def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing():
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+@pytest.mark.parametrize("classes", [2, 6])
+def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing(classes, optimiser):
     """However rare a class is, where the layer of `presence=True` learns that it is rare."""
     torch.manual_seed(0)
-    features = torch.rand(1, D, 6, 6, dtype=torch.float64).expand(8, -1, -1, -1)
     labels = torch.zeros(8, 6, 6, dtype=torch.int64)
-    labels[0] = 1  # in one of eight images, all of which look alike
+    labels[0] = 1  # in one of eight images, all of which look alike but for noise
     shifts = {}
     for presence in (True, "relative"):
-        classifier = make(presence=presence).train()
-        optimiser = torch.optim.AdamW(classifier.presence_head.parameters(), lr=1e-3)
+        classifier = cacseg.ContextAwareClassifier(D, classes, presence=presence)
+        head = classifier.presence_head.parameters()
+        moving = torch.optim.AdamW(head, 1e-3) if optimiser == "adamw" else torch.optim.SGD(head, 0.01, 0.9)
         for _ in range(100):
-            optimiser.zero_grad()
-            cacseg.ContextLoss()(classifier(features, labels), labels)["presence"].backward()
-            optimiser.step()
-        bias = classifier.add_presence(torch.zeros(1, N, 6, 6, dtype=torch.float64), features[:1])[0, :, 0, 0]
-        shifts[presence] = (bias[0] - bias[1]).item()
+            moving.zero_grad()
+            features = torch.rand(8, D, 6, 6)
+            cacseg.ContextLoss()(classifier(features, labels), labels)["total"].backward()
+            moving.step()
+        bias = classifier.eval().add_presence(torch.zeros(8, classes, 6, 6), torch.rand(8, D, 6, 6))[:, :, 0, 0]
+        shifts[presence] = (bias[:, 0] - bias[:, 1]).mean()
     assert shifts[True] > 1.0
-    assert abs(shifts["relative"]) < 0.05
+    assert abs(shifts["relative"]) < 0.3
 
 
 @pytest.mark.parametrize(

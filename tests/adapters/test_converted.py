@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -102,9 +103,9 @@ def test_training_in_half_precision(kernel):
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_autocast(kernel):
-    model, (images, labels) = tiny(kernel).train(), draw()
+@pytest.mark.parametrize("make", [tiny, partial(tiny, 3), lambda: cacseg.convert(build("transformers Segformer"))])
+def test_autocast(make):
+    model, (images, labels) = make().train(), draw()
     with torch.autocast("cpu", torch.bfloat16):
         model.loss(images, labels)["total"].backward()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())

@@ -60,6 +60,7 @@ def by_arm(lines):
     return {(line.arm, *line.cell): line for line in own_lines(lines)}
 
 
+CELL = ("data", "model", "optimiser", "steps")
 PLANNED = ("0", "1", "2")  # seeds; of seven cells there are more, added later
 GRID = ("plain", "paper", "released", "residual", "tuned")  # arms that the page shows of it
 FITS = ("plain", "paper", "released", "fixed", "tuned")
@@ -273,6 +274,21 @@ def twelve_rows():
             yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
 
 
+def thirteen_rows():
+    """Of round thirteen: `relative` beside the same models' answers without it, and beside plain."""
+    for name in ("unscaled", "ends", "presets", "scenes"):
+        from_plain = by_arm(lines_of(name, PLANNED))
+        records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["relative"]})
+        for cell in (cell for arm, *cell in from_plain if arm == "relative"):
+            group = [one["answers"] for one in records if [one[axis] for axis in CELL] == cell]
+            pairs = (
+                mean_of([one["context"][measure] - one["context_alone"][measure] for one in group])
+                for measure in ("miou", "pixel_accuracy")
+            )
+            found = *pairs, from_plain[("relative", *cell)].difference
+            yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
+
+
 def gains():
     """The table of the README: the difference at equal seeds, of mIoU."""
     cells = {
@@ -305,6 +321,7 @@ def gains():
         ("search.md", "nine", nine_rows),
         ("search.md", "eleven", eleven_rows),
         ("search.md", "twelve", twelve_rows),
+        ("search.md", "thirteen", thirteen_rows),
         ("../README.md", "gains", gains),
     ],
 )
