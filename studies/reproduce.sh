@@ -104,7 +104,8 @@ unscaled() {
     local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
     go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}"
+    local most=plain,paper,released,tuned,fixed,half,present,present_fixed
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only "arms=$most"
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned,present
     go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned,present
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
@@ -153,7 +154,7 @@ scenes() {
     local most=plain,paper,released,tuned,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw --only "arms=$most"
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow
-    go scenes "${cpu[@]}" --only arms=present
+    go scenes "${cpu[@]}" --only arms=present,relative
 }
 
 for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do

@@ -278,7 +278,7 @@ def thirteen_rows():
     """Of round thirteen: `relative` beside the same models' answers without it, and beside plain."""
     for name in ("unscaled", "ends", "presets", "scenes"):
         from_plain = by_arm(lines_of(name, PLANNED))
-        records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["relative"]})
+        records = [one for one in read_records([RESULTS / f"{name}.csv"]) if one["arm"] == "relative"]
         for cell in (cell for arm, *cell in from_plain if arm == "relative"):
             group = [one["answers"] for one in records if [one[axis] for axis in CELL] == cell]
             pairs = (
