@@ -1,43 +1,51 @@
-"""The commands as a user runs them, in a process of their own."""
+"""The commands as a user runs them, the first in a process of their own."""
 
 import json
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 import cacseg
+import command_line
 from cacseg.models import create_model
 
 
-def run(*arguments, folder=None):
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "cacseg.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+@pytest.fixture
+def run(tmp_path, capsys, monkeypatch):
+    """A command, run in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return partial(command_line.run, capsys=capsys, monkeypatch=monkeypatch)
 
 
 def test_help_and_version():
-    assert run("--version").stdout.strip() == cacseg.__version__
-    text = run("--help").stdout
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "cacseg.cli"]
+    version, text = (
+        subprocess.run([*command, option], capture_output=True, text=True, env=environment).stdout
+        for option in ("--version", "--help")
+    )
+    assert version.strip() == cacseg.__version__
     assert "models" in text
     assert "import-weights" in text
 
 
-def test_models_as_a_table_and_as_json():
-    table = run("models", "fcn_mobilenetv2", "--size", 64).stdout
+def test_models_as_a_table_and_as_json(run):
+    table = run("models", "fcn_mobilenetv2", "--size", 64).out
     for figure in ("fcn_mobilenetv2", "9.82", "10.61"):
         assert figure in table
-    found = json.loads(run("models", "fcn_mobilenetv2", "--num-classes", 19, "--size", 64, "--json").stdout)
+    found = json.loads(run("models", "fcn_mobilenetv2", "--num-classes", 19, "--size", 64, "--json").out)
     assert found["num_classes"] == 19
     assert found["models"][0]["context"]["parameters"] > found["models"][0]["plain"]["parameters"]
-    heads = json.loads(run("models", "UPER", "--backbone", "resnet18", "--size", 64, "--json").stdout)
+    heads = json.loads(run("models", "UPER", "--backbone", "resnet18", "--size", 64, "--json").out)
     assert [entry["name"] for entry in heads["models"]] == ["upernet"]
     wrong = run("models", "vgg")
-    assert wrong.returncode == 2
-    assert "no model's name contains 'vgg'" in wrong.stderr
-    assert "Traceback" not in wrong.stderr
+    assert wrong.code == 2
+    assert "no model's name contains 'vgg'" in wrong.err
+    assert "Traceback" not in wrong.err
 
 
 def reference_checkpoint(model):
@@ -76,33 +84,28 @@ def mobilenet_name(name):
     return f"backbone.layer{int(stage) + 1}.{block}.conv.{position}.{kind}.{leaf}"
 
 
-def test_import_weights(tmp_path):
+def test_import_weights(tmp_path, run):
     torch.manual_seed(0)
     model = create_model("fcn_mobilenetv2", 5, preset="released").eval()
     meta = {"CLASSES": ("a", "b", "c", "d", "e"), "PALETTE": [[i, i, i] for i in range(5)]}
     torch.save({"meta": meta, "state_dict": reference_checkpoint(model)}, tmp_path / "iter_160000.pth")
-    done = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "5 classes, context classifier: 340 tensors used, 0 not used" in done.stdout
+    done = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2")
+    assert done.code == 0, done.err
+    assert "5 classes, context classifier: 340 tensors used, 0 not used" in done.out
     imported = cacseg.load(tmp_path / "iter_160000.safetensors")
     assert imported.class_names == ["a", "b", "c", "d", "e"]
     assert imported.palette[4] == [4, 4, 4]
     images = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(imported(images), model(images))
-    again = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", folder=tmp_path)
-    assert again.returncode == 2
-    assert "exists already" in again.stderr
-    assert (
-        run(
-            "import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", "--overwrite", folder=tmp_path
-        ).returncode
-        == 0
-    )
+    again = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2")
+    assert again.code == 2
+    assert "exists already" in again.err
+    assert run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2", "--overwrite").code == 0
 
 
 @pytest.mark.parametrize("wrong", ["model", "name", "file", "hostile"])
-def test_import_weights_refuses(tmp_path, wrong):
+def test_import_weights_refuses(tmp_path, run, wrong):
     """One line on stderr, exit code 2, no traceback, nothing written, nothing run."""
 
     class Hostile:
@@ -116,14 +119,14 @@ def test_import_weights_refuses(tmp_path, wrong):
     if wrong == "file":
         (tmp_path / "a.pth").write_bytes(b"PK\x03\x04 cut short")
     name = "upernet_swin_tinny" if wrong == "name" else "upernet_swin_tiny"
-    done = run("import-weights", "a.pth", "--model", name, folder=tmp_path)
+    done = run("import-weights", "a.pth", "--model", name)
     expected = {
         "model": "does not hold a whole upernet_swin_tiny",
         "name": "Did you mean 'upernet_swin_tiny'",
         "file": "cannot be read",
         "hostile": "could run code",
     }[wrong]
-    assert done.returncode == 2
-    assert expected in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.code == 2
+    assert expected in done.err
+    assert "Traceback" not in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]

@@ -294,8 +294,9 @@ def test_a_whole_step(monkeypatch, dtype, preset, options):
     ours = whole_step(classifier, criterion, features, labels, dtype)
     for mine, theirs, true in zip(ours, plain, truth, strict=True):
         assert distance(mine, true) <= 1.3 * distance(theirs, true) + 2 * ALLOWANCE[dtype]
-    again = whole_step(classifier, criterion, features, labels, dtype)
-    assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
+    if not INTERPRETED:  # there nothing runs beside anything else
+        again = whole_step(classifier, criterion, features, labels, dtype)
+        assert all(torch.equal(one, other) for one, other in zip(ours, again, strict=True))
 
 
 @pytest.mark.usefixtures("kernels_by_default")
