@@ -50,7 +50,7 @@ presets() {
     go presets "${all[@]}" --only arms=residual --seeds 0,1
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
-    go presets "${all[@]}" --only arms=detached,present --only data=msrc21
+    go presets "${all[@]}" --only arms=detached,present,relative --only data=msrc21
     # more seeds where the gains are smallest
     all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
     go presets "${all[@]}" "${fcn[@]}"
@@ -88,7 +88,7 @@ rest() {
 
 ends() {
     local all=("${both[@]}" "${gpu[@]}")
-    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow,present
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow,present,relative
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
 }
 
@@ -96,18 +96,21 @@ further() {
     local all=("${both[@]}" "${gpu[@]}")
     local deeplab=(--only models=deeplabv3plus_near --only optimisers=adamw --only arms=plain,tuned)
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}"
-    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}"
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --seeds 0,1,2,3,4,5
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd
 }
 
 unscaled() {
     local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
-    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half
-    local most=plain,paper,released,tuned,fixed,half,present,present_fixed
+    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half,relative
+    local most=plain,paper,released,tuned,fixed,half,present,present_fixed,relative
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only "arms=$most"
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned,present
-    go unscaled "${all[@]}" "${unscaled[@]}" --only models=deeplabv3plus_near "${adamw[@]}" --only arms=plain,tuned,present
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned,present,relative
+    local deeplab=(--only models=deeplabv3plus_near "${adamw[@]}")
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=plain,tuned,present,relative
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,relative --seeds 3,4,5
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=relative --seeds 3,4,5
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
         --seeds 0,1
 }
