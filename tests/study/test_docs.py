@@ -12,7 +12,7 @@ from cacseg.study.classes import classes_tables, read_classes
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.plan import make_plan
 from cacseg.study.results import AXES, COLUMNS, part_of, read_records
-from cacseg.study.summary import mean_of, own_lines, pool, summarise
+from cacseg.study.summary import mean_of, own_lines, pool, summarise, summarise_answers
 from cacseg.study.tables import arms_table, markdown, pooled_table, wide_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -172,6 +172,27 @@ def test_the_counts_in_words():
         assert words.format(found["ahead"], found.total(), found["behind"]) in page
 
 
+def test_the_answers_of_the_same_models_in_words():
+    """Context answers beside the plain answers of the very models, in every cell of `tuned`."""
+    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    found = {}
+    for name in CELLS:
+        records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["tuned"], "seeds": PLANNED})
+        for line in summarise_answers(records, "plain"):
+            if line.own and line.difference.n == len(PLANNED):
+                found.setdefault(line.cell, line.difference)
+    assert len(found) == 40
+    higher, sure = (sum(what) for what in zip(*((one.value > 0, sign(one) > 0) for one in found.values()), strict=True))
+    assert all(sign(one) >= 0 for one in found.values())
+    words = (
+        f"above their own plain answers in {higher} of the 40 cells, by more than two standard errors in {sure}, and"
+    )
+    assert f"{words} below by more than two in none" in page
+    long = [one.value for cell, one in found.items() if cell.steps in (1000, 2000)]
+    mean = mean_of(long).value
+    assert f"in the nine to the end by {min(long):.1f} to {max(long):.1f}, {mean:.1f} on average" in page
+
+
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 
 
@@ -276,15 +297,10 @@ def twelve_rows():
 
 def told_apart(name, cell, seeds):
     """What the bias of `relative` gives: mIoU and pixel accuracy beside the same models' answers without it."""
-    group = [
-        one["answers"]
-        for one in part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["relative"], "seeds": seeds})
-        if [one[axis] for axis in CELL] == list(cell)
-    ]
-    return [
-        mean_of([one["context"][measure] - one["context_alone"][measure] for one in group])
-        for measure in ("miou", "pixel_accuracy")
-    ]
+    records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["relative"], "seeds": seeds})
+    lines = summarise_answers(records, "context_alone")
+    (line,) = (line for line in lines if line.own and line.cell == cell)
+    return line.difference, line.pixel_difference
 
 
 SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cell of round fourteen with the first seeds

@@ -88,6 +88,12 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert "failed" not in cacseg("table", joined).err
     assert "is one of the files that are read" in cacseg("table", joined, "--csv", joined).err
     assert "--markdown must be a file whose name ends in .md" in cacseg("table", joined, "--markdown", joined).err
+    answers = cacseg("answers", folder, "--markdown", tmp_path / "answers.md")
+    assert (answers.code, "| paper | context (own) | 1 |" in (tmp_path / "answers.md").read_text()) == (0, True)
+    assert "no answer 'none' in the results. There is context, mean, oracle, plain" in (
+        cacseg("answers", folder, "--beside", "none").err
+    )
+    assert "no model has another answer than 'plain'" in cacseg("answers", folder, "--only", "arms=plain").err
     assert "no result of the arm 'none'" in cacseg("classes", folder, "--baseline", "none").err
     assert "is one of the files that are read" in cacseg("classes", folder, "--csv", folder / "classes.csv").err
     assert cacseg("classes", folder, "--only", "arms=paper", "--csv", tmp_path / "classes.csv").code == 0

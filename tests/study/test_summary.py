@@ -6,8 +6,8 @@ import pytest
 
 from cacseg.study.plots import difference_picture, layout
 from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_csv, write_record, write_rows
-from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise
-from cacseg.study.tables import arms_table, markdown, pooled_table, wide_table
+from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise, summarise_answers
+from cacseg.study.tables import answers_table, arms_table, markdown, pooled_table, wide_table
 
 
 def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None, pixels=90.0):
@@ -48,6 +48,34 @@ def test_means_errors_and_paired_differences():
     assert (context.own, context.verdict) == (True, "ahead")  # 1.67 > 2 * 0.33
     assert of(lines, "better", "plain").verdict == "even"  # 0.67 is not more than 2 * 0.33
     assert of(lines, "better", "oracle").own is False
+
+
+def test_answers_of_the_same_models():
+    scores = [(60.0, 61.0, 70.0), (64.0, 66.0, 70.0)]  # the models differ by more than their answers
+    records = [
+        record("better", seed, dict(zip(("plain", "context", "oracle"), row, strict=True)))
+        for seed, row in enumerate(scores)
+    ]
+    failed = record("better", 2, {}, status="failed")
+    lines = summarise_answers([*PLAIN, *records, failed], "plain")
+    context = of(lines, "better", "context")
+    assert context.differences == (1.0, 2.0)
+    assert context.difference == pytest.approx((1.5, 0.5, 2))
+    assert context.pixel_difference == pytest.approx((0.0, 0.0, 2))
+    assert of(lines, "plain", "plain").differences == (0.0, 0.0, 0.0)
+    table = answers_table(lines, "plain")
+    assert [row[4:9] for row in table.rows] == [
+        ["better", "context (own)", "2", "63.50 ± 2.50", "+1.50 ± 0.50"],
+        ["better", "oracle", "2", "70.00 ± 0.00", "+8.00 ± 2.00"],
+    ]
+
+
+def test_an_arm_without_the_answer_takes_no_part():
+    lines = summarise_answers([*PLAIN, *BETTER], "oracle")
+    assert {line.arm for line in lines} == {"better"}
+    assert of(lines, "better", "context").differences == (-18.0, -17.0, -17.0)
+    with pytest.raises(ValueError, match=r"no answer 'contxt' in the results\. There is context, oracle, plain"):
+        summarise_answers([*PLAIN, *BETTER], "contxt")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cacseg.cli._console import fail, messages, note, say, typer
 from cacseg.cli._options import integers, lists, pairs
 from cacseg.cli._study_display import Display
-from cacseg.cli.study_results import classes, plot, table
+from cacseg.cli.study_results import answers, classes, plot, table
 
 if TYPE_CHECKING:
     from cacseg.study.plan import Job
@@ -91,7 +91,7 @@ def run(
     _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps, graphs)
 
 
-for view in (table, classes, plot):
+for view in (table, answers, classes, plot):
     study.command()(view)
 
 

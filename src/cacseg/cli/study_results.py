@@ -1,4 +1,4 @@
-"""`cacseg study table`, `classes` and `plot`."""
+"""`cacseg study table`, `answers`, `classes` and `plot`."""
 
 from __future__ import annotations
 
@@ -70,6 +70,37 @@ def table(
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
     if joined is not None:
         write_rows(joined, COLUMNS, rows(sorted(records, key=lambda record: record["id"])))
+
+
+def answers(
+    folders: Folders,
+    beside: Annotated[str, typer.Option(metavar="ANSWER", help="The answer that others are compared with.")] = "plain",
+    only: Part = None,
+    markdown: Markdown = None,
+) -> None:
+    """The answers of each model beside each other: what adapting gives on the same features.
+
+    \b
+    cacseg study answers runs/presets                                   context, mean and oracle beside plain
+    cacseg study answers runs/unscaled --beside context_alone           what the bias of presence adds
+
+    Every job scores all answers of its model from one pass. A difference between two of them is one of the classifiers
+    alone; beside another arm (cacseg study table) the training differs, too. Oracle answers have seen the labels.
+    """
+    from cacseg.engine.files import write_file
+    from cacseg.study.results import part_of, read_records
+    from cacseg.study.summary import summarise_answers
+    from cacseg.study.tables import answers_table
+    from cacseg.study.tables import markdown as in_markdown
+
+    _check_place("--markdown", markdown, ".md", folders)
+    records = part_of(read_records(folders), lists("--only", only))
+    found = answers_table(summarise_answers(records, beside), beside)
+    if not found.rows:
+        raise ValueError(f"no model has another answer than {beside!r}. There is nothing to compare.")
+    _draw([found])
+    if markdown is not None:
+        write_file(markdown, in_markdown(found))
 
 
 def classes(

@@ -37,7 +37,7 @@ class Line(NamedTuple):
     answer: str
     own: bool  # the answer that the model gives when it is simply called
     miou: Mean  # percent
-    difference: Mean | None  # from the baseline's own answer, seed by seed; None where no seed is in both
+    difference: Mean | None  # from what it is compared with, seed by seed; None where no seed is in both
     differences: tuple[float, ...]
     pixels: Mean | None  # pixel accuracy in percent; None where a record has none
     pixel_difference: Mean | None  # as `difference`
@@ -83,6 +83,24 @@ def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Li
         group = groups[cell, arm]
         lines += _lines(cell, arm, group, groups.get((cell, baseline), []))
     return lines
+
+
+def summarise_answers(records: Iterable[Record], beside: str) -> list[Line]:
+    """A line for each answer of each arm in each cell, its differences from another answer of the very same models.
+
+    Two answers of one model share its features, so that nothing of training twice is in their difference. Arms without
+    the answer `beside` take no part.
+    """
+    ended = [record for record in records if record["status"] != "failed"]
+    check_comparable(ended)
+    there = sorted({name for record in ended for name in record["answers"]})
+    if beside not in there:
+        raise ValueError(f"there is no answer {beside!r} in the results. There is {', '.join(there) or 'none'}.")
+    groups: dict[tuple[Cell, str], list[Record]] = {}
+    for record in ended:
+        if beside in record["answers"]:
+            groups.setdefault((cell_of(record), record["arm"]), []).append(record)
+    return [line for (cell, arm), group in sorted(groups.items()) for line in _lines(cell, arm, group, group, beside)]
 
 
 def own_lines(lines: Iterable[Line]) -> list[Line]:
@@ -174,7 +192,10 @@ def _paired(scores: dict[int, float], base: dict[int, float]) -> tuple[float, ..
     return tuple(scores[seed] - base[seed] for seed in sorted(scores) if seed in base)
 
 
-def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]) -> list[Line]:
+def _lines(
+    cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record], base_answer: str | None = None
+) -> list[Line]:
+    """Differences are from the base's own answers, or from another of its answers."""
     own = group[0]["own_answer"]
     diverged, of_base = (sum(one["status"] == "diverged" for one in records) for records in (group, base))
     found = []
@@ -182,8 +203,8 @@ def _lines(cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record]
         scores, pixels = _scores(group, "miou", answer), _scores(group, "pixel_accuracy", answer)
         if not scores:  # no pixel was labelled
             continue
-        differences = _paired(scores, _scores(base, "miou"))
-        pixel_differences = _paired(pixels, _scores(base, "pixel_accuracy"))
+        differences = _paired(scores, _scores(base, "miou", base_answer))
+        pixel_differences = _paired(pixels, _scores(base, "pixel_accuracy", base_answer))
         found.append(
             Line(
                 cell=cell,

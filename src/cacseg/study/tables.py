@@ -48,6 +48,28 @@ def arms_table(lines: Sequence[Line], baseline: str) -> TextTable:
     return TextTable(title, [*words, *numbers], rows, words=len(words))
 
 
+def answers_table(lines: Sequence[Line], beside: str) -> TextTable:
+    """A row for each other answer of each arm in each cell, and how far it is from `beside` in the same models."""
+    rows = [
+        [
+            *(str(part) for part in line.cell),
+            line.arm + (f" ({line.diverged} diverged)" if line.diverged else ""),
+            line.answer + (" (own)" if line.own else ""),
+            str(line.miou.n),
+            plus_minus(line.miou),
+            "" if line.difference is None else signed(line.difference),
+            "" if line.pixels is None else f"{line.pixels.value:.2f}",
+            "" if line.pixel_difference is None else signed(line.pixel_difference),
+        ]
+        for line in lines
+        if line.answer != beside
+    ]
+    words = [*Cell._fields, "arm", "answer"]
+    numbers = ["seeds", "mIoU", f"from {beside}", "pixels", f"from {beside}"]
+    title = f"mIoU and pixel accuracy in percent, beside the answer {beside!r} of the same models"
+    return TextTable(title, [*words, *numbers], rows, words=len(words))
+
+
 def wide_table(lines: Sequence[Line], baseline: str) -> TextTable:
     """A row for each cell, a column for each arm: the mIoU of its own answer, how far that is from the baseline."""
     own = own_lines(lines)
