@@ -263,7 +263,7 @@ class ContextAwareClassifier(nn.Module):
         self._check(features, labels, offsets)
         labels = self._fitted(labels, features.shape[2:])
         presence = self.presence_logits(features, offsets)
-        usual_odds = self._usual_odds(labels, offsets)
+        usual_odds = None if self.presence_head is None else self.presence_head.usual_odds(labels, offsets)
         at_once = self._at_once(features, labels) if offsets is None else None
         if at_once is not None:
             return ContextLogits(
@@ -330,10 +330,6 @@ class ContextAwareClassifier(nn.Module):
     ) -> Float[Tensor, "images n"] | None:
         """Of the classes that each image has; None without `presence`."""
         return None if self.presence_head is None else self.presence_head(features, offsets)
-
-    def _usual_odds(self, labels: Tensor, offsets: Tensor | None = None) -> Tensor | None:
-        """Of the classes in any image, these counted in while training; None without a relative `presence`."""
-        return None if self.presence_head is None else self.presence_head.usual_odds(labels, offsets)
 
     def oracle_logits(
         self,

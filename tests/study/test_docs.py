@@ -13,7 +13,7 @@ from cacseg.study.file import parse_study, tomllib
 from cacseg.study.plan import make_plan
 from cacseg.study.results import AXES, COLUMNS, part_of, read_records
 from cacseg.study.summary import mean_of, own_lines, pool, summarise, summarise_answers
-from cacseg.study.tables import arms_table, markdown, pooled_table, wide_table
+from cacseg.study.tables import arms_table, markdown, plus_minus, pooled_table, signed, wide_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 RESULTS = Path(__file__).parents[2] / "studies" / "results"
@@ -321,12 +321,11 @@ def without_bias():
 
 def thirteen_rows():
     """Of round thirteen: `relative` beside the same models' answers without it, those beside `tuned`; beside plain."""
-    from_plain = {}
     for name, cell, again in without_bias():
         if (name, cell) != ("unscaled", SCALED):
-            from_plain = from_plain if name in from_plain else {name: by_arm(lines_of(name, PLANNED))}
-            found = *told_apart(name, cell, PLANNED), again, from_plain[name][("relative", *cell)].difference
-            yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
+            told = (signed(one) for one in told_apart(name, cell, PLANNED))
+            beside = (again, by_arm(lines_of(name, PLANNED))[("relative", *cell)].difference)
+            yield f"| {' | '.join([*map(str, cell), *told, *map(signed_pair, beside)])} |"
 
 
 def fourteen_rows():
@@ -337,7 +336,35 @@ def fourteen_rows():
         (SCALED, PLANNED),
     ):
         named = f"{seeds[0]} to {seeds[-1]}"
-        yield f"| {' | '.join([*map(str, cell), named, *map(signed_pair, told_apart('unscaled', cell, seeds))])} |"
+        yield f"| {' | '.join([*map(str, cell), named, *map(signed, told_apart('unscaled', cell, seeds))])} |"
+
+
+def test_the_means_of_round_thirteen():
+    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    found = {"long": [], "short": [], "scenes": []}
+    for name, cell, _ in without_bias():
+        if (name, cell) != ("unscaled", SCALED):
+            kind = {"presets": "short", "scenes": "scenes"}.get(name, "long")
+            found[kind].append(told_apart(name, cell, PLANNED)[0])
+    assert [len(group) for group in found.values()] == [4, 8, 2]
+    assert min(one.value for group in found.values() for one in group) > -0.2
+    long, short = (mean_of([one.value for one in found[kind]]) for kind in ("long", "short"))
+    assert f"eight short cells is {plus_minus(short)}, and that of the four long ones, {plus_minus(long)}," in page
+    assert long.value < 2.0 * long.error
+    assert sum(sign(one) < 0 for one in found["short"]) == 4
+    assert "in four of the eight short cells it is below by more than two standard errors" in page
+    models = [value for optimiser in ("adamw", "sgd") for value in bias_of(("msrc21_unscaled", FCN, optimiser, 2000))]
+    assert (len(models), f"({min(models):.1f} to {max(models):.1f} in nine models of nine)" in page) == (9, True)
+    six = mean_of(bias_of(("msrc21_unscaled", FCN, "adamw", 2000)))
+    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
+    assert f"gives another {six.value:.1f} ± {six.error:.1f}, with SGD" in readme
+
+
+def bias_of(cell):
+    """What the bias of `relative` gives in each model of a cell of studies/unscaled.toml."""
+    records = part_of(read_records([RESULTS / "unscaled.csv"]), {"arms": ["relative"]})
+    (line,) = (line for line in summarise_answers(records, "context_alone") if line.own and line.cell == cell)
+    return line.differences
 
 
 def test_how_far_the_same_recipe_is_from_itself():
@@ -347,6 +374,8 @@ def test_how_far_the_same_recipe_is_from_itself():
     spread = mean_of(found)
     words = f"over the {len(found)} cells of photographs {spread.value:.1f} on average, with a standard deviation of"
     assert f"{words} {spread.error * math.sqrt(len(found)):.1f}" in page
+    assert sum(sign(again) != 0 for name, _, again in without_bias() if name != "scenes") == 2
+    assert "and in two of the 13 more than two standard errors from zero" in page
 
 
 def gains():

@@ -89,7 +89,15 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert "is one of the files that are read" in cacseg("table", joined, "--csv", joined).err
     assert "--markdown must be a file whose name ends in .md" in cacseg("table", joined, "--markdown", joined).err
     answers = cacseg("answers", folder, "--markdown", tmp_path / "answers.md")
-    assert (answers.code, "| paper | context (own) | 1 |" in (tmp_path / "answers.md").read_text()) == (0, True)
+    assert (answers.code, "2 of 5 jobs failed" in answers.err) == (0, True)
+    shown = [line.split(" | ")[4:6] for line in (tmp_path / "answers.md").read_text().splitlines()[2:]]
+    assert shown == [["paper", "context"], ["paper", "mean"], ["paper", "oracle"]]
+    told = cacseg("answers", folder, "--beside", "oracle", "--of", "context")
+    assert (told.code, "without the answer 'oracle' take no part: of plain" in told.err) == (0, True)
+    assert (
+        "there is no answer (of --of) 'best'. There is context, mean, oracle"
+        in cacseg("answers", folder, "--of", "best").err
+    )
     assert "no answer 'none' in the results. There is context, mean, oracle, plain" in (
         cacseg("answers", folder, "--beside", "none").err
     )

@@ -20,7 +20,11 @@ def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None
     }
     if status == "failed":
         return {**made, "error": "ValueError: no"}
-    answers = {name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": pixels} for name, score in scores.items()}
+    of_pixels = pixels if isinstance(pixels, dict) else dict.fromkeys(scores, pixels)
+    answers = {
+        name: {"miou": score, "mean_accuracy": 70.0, "pixel_accuracy": of_pixels[name]}
+        for name, score in scores.items()
+    }
     run = dict(images=101, seconds_training=10.0, seconds_evaluation=1.5, peak_mib=100.0)
     own = own or ("plain" if arm == "plain" else "context")
     return {**made, "own_answer": own, "answers": answers, **run}
@@ -50,32 +54,53 @@ def test_means_errors_and_paired_differences():
     assert of(lines, "better", "oracle").own is False
 
 
+MODELS = [  # that differ by more than their answers do
+    record("better", 0, {"plain": 60.0, "context": 61.0, "oracle": 70.0}, pixels=dict(plain=80, context=84, oracle=90)),
+    record("better", 1, {"plain": 64.0, "context": 66.0, "oracle": 70.0}, pixels=dict(plain=82, context=84, oracle=90)),
+]
+
+
 def test_answers_of_the_same_models():
-    scores = [(60.0, 61.0, 70.0), (64.0, 66.0, 70.0)]  # the models differ by more than their answers
-    records = [
-        record("better", seed, dict(zip(("plain", "context", "oracle"), row, strict=True)))
-        for seed, row in enumerate(scores)
-    ]
-    failed = record("better", 2, {}, status="failed")
-    lines = summarise_answers([*PLAIN, *records, failed], "plain")
+    lines = summarise_answers([*PLAIN, *MODELS, record("better", 2, {}, status="failed")], "plain")
+    assert [(line.arm, line.answer) for line in lines] == [("better", "context"), ("better", "oracle")]
     context = of(lines, "better", "context")
     assert context.differences == (1.0, 2.0)
     assert context.difference == pytest.approx((1.5, 0.5, 2))
-    assert context.pixel_difference == pytest.approx((0.0, 0.0, 2))
-    assert of(lines, "plain", "plain").differences == (0.0, 0.0, 0.0)
-    table = answers_table(lines, "plain")
-    assert [row[4:9] for row in table.rows] == [
-        ["better", "context (own)", "2", "63.50 ± 2.50", "+1.50 ± 0.50"],
-        ["better", "oracle", "2", "70.00 ± 0.00", "+8.00 ± 2.00"],
+    assert context.pixel_difference == pytest.approx((3.0, 1.0, 2))
+    assert [row[4:] for row in answers_table(lines, "plain").rows] == [
+        ["better", "context", "", "2", "63.50 ± 2.50", "+1.50 ± 0.50", "84.00", "+3.00 ± 1.00"],
+        ["better", "oracle", "", "2", "70.00 ± 0.00", "+8.00 ± 2.00", "90.00", "+9.00 ± 1.00"],
     ]
+    third = record("better", 2, {"plain": 60.0, "context": 61.5})
+    assert of(summarise_answers([*MODELS, third], "plain"), "better", "context").verdict == "ahead"
+    (row, _) = answers_table(summarise_answers([*MODELS, third], "context"), "context").rows
+    assert row[5:9] == ["plain", "behind", "3", "61.33 ± 1.33"]
 
 
-def test_an_arm_without_the_answer_takes_no_part():
+def test_models_without_the_answer_take_no_part():
     lines = summarise_answers([*PLAIN, *BETTER], "oracle")
     assert {line.arm for line in lines} == {"better"}
     assert of(lines, "better", "context").differences == (-18.0, -17.0, -17.0)
-    with pytest.raises(ValueError, match=r"no answer 'contxt' in the results\. There is context, oracle, plain"):
+    some = [*MODELS, record("better", 2, {"plain": 1.0, "context": 2.0}), record("better", 3, {"plain": 1.0})]
+    context, plain = (of(summarise_answers(some, "oracle"), "better", name) for name in ("context", "plain"))
+    assert (context.difference.n, context.miou.n, plain.difference.n) == (2, 2, 2)
+    assert of(summarise_answers(some, "plain"), "better", "context").differences == (1.0, 2.0, 1.0)
+    unlabelled = record("better", 2, {"plain": None, "context": 61.0})
+    assert of(summarise_answers([*MODELS, unlabelled], "plain"), "better", "context").miou.n == 2
+
+
+def test_what_is_wrong_with_answers_is_said():
+    with pytest.raises(ValueError, match=r"no answer 'contxt' in the results\. There is context, oracle, plain\."):
         summarise_answers([*PLAIN, *BETTER], "contxt")
+    with pytest.raises(ValueError, match="no job has ended well"):
+        summarise_answers([record("better", 2, {}, status="failed")], "plain")
+    with pytest.raises(ValueError, match="were made with different settings"):
+        summarise_answers([*MODELS, record("better", 2, {"plain": 1.0}, digest="other")], "plain")
+
+
+def test_seeds_that_the_baseline_lacks_are_named():
+    rows = arms_table(summarise([*PLAIN[:2], *BETTER]), "plain").rows
+    assert rows[1][7:10] == ["3", "62.67 ± 0.33", "+1.50 ± 0.50 (2 seeds)"]
 
 
 @pytest.mark.parametrize(

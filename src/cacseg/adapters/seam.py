@@ -142,7 +142,7 @@ class SeamClassifier(ContextAwareClassifier):
             rows = self._generate(self.oracle_design, self.oracle_projector, prototypes, None).rows
             oracle = self._similarity_of_patches(features, rows, norms)
         presence = self.presence_logits(features)
-        usual_odds = self._usual_odds(labels)
+        usual_odds = None if self.presence_head is None else self.presence_head.usual_odds(labels)
         return ContextLogits(context, plain, oracle, labels, None, self.ignore_index, None, presence, usual_odds)
 
     def presence_logits(self, features: Tensor, offsets: Tensor | None = None) -> Tensor | None:

@@ -10,6 +10,7 @@ from cacseg.cli._console import note, say, show, typer
 from cacseg.cli._options import lists
 
 if TYPE_CHECKING:
+    from cacseg.study.results import Record
     from cacseg.study.tables import TextTable
 
 Folders = Annotated[
@@ -63,9 +64,7 @@ def table(
     lines = summarise(records, base)
     tables = [(wide_table if wide else arms_table)(lines, base), pooled_table(pool(lines, base))]
     _draw(tables)
-    failed = sum(record["status"] == "failed" for record in records)
-    if failed:
-        note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
+    _note_failed(records)
     if markdown is not None:
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
     if joined is not None:
@@ -75,19 +74,26 @@ def table(
 def answers(
     folders: Folders,
     beside: Annotated[str, typer.Option(metavar="ANSWER", help="The answer that others are compared with.")] = "plain",
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="ANSWER,ANSWER", help="The answers to show; all others by default.")
+    ] = None,
     only: Part = None,
     markdown: Markdown = None,
 ) -> None:
-    """The answers of each model beside each other: what adapting gives on the same features.
+    """The answers of the same models beside each other.
 
     \b
     cacseg study answers runs/presets                                   context, mean and oracle beside plain
+    cacseg study answers runs/presets --of context --only arms=tuned
     cacseg study answers runs/unscaled --beside context_alone           what the bias of presence adds
 
-    Every job scores all answers of its model from one pass. A difference between two of them is one of the classifiers
-    alone; beside another arm (cacseg study table) the training differs, too. Oracle answers have seen the labels.
+    Every job scores all answers of its model from one pass: plain, context, the mean of both, context_alone (context
+    without the bias of presence, where there is one) and oracle, which has seen the labels. Two of them share the
+    features, so that their difference is without the noise of training twice; a difference between arms (cacseg study
+    table) is not. What follows a sign of plus or minus is the standard error over seeds; verdicts are those of table.
     """
     from cacseg.engine.files import write_file
+    from cacseg.study.file import check_known
     from cacseg.study.results import part_of, read_records
     from cacseg.study.summary import summarise_answers
     from cacseg.study.tables import answers_table
@@ -95,10 +101,20 @@ def answers(
 
     _check_place("--markdown", markdown, ".md", folders)
     records = part_of(read_records(folders), lists("--only", only))
-    found = answers_table(summarise_answers(records, beside), beside)
-    if not found.rows:
+    lines = summarise_answers(records, beside)
+    if of is not None:
+        shown = of.split(",")
+        check_known("answer (of --of)", shown, sorted({line.answer for line in lines}))
+        lines = [line for line in lines if line.answer in shown]
+    if not lines:
         raise ValueError(f"no model has another answer than {beside!r}. There is nothing to compare.")
+    found = answers_table(lines, beside)
     _draw([found])
+    _note_failed(records)
+    ended = [record for record in records if record["status"] != "failed"]
+    without = sorted({record["arm"] for record in ended if beside not in record["answers"]})
+    if without:
+        note(f"models without the answer {beside!r} take no part: of {', '.join(without)}")
     if markdown is not None:
         write_file(markdown, in_markdown(found))
 
@@ -127,6 +143,12 @@ def classes(
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
     if joined is not None:
         write_rows(joined, COLUMNS, rows)
+
+
+def _note_failed(records: Sequence[Record]) -> None:
+    failed = sum(record["status"] == "failed" for record in records)
+    if failed:
+        note(f"{failed} of {len(records)} jobs failed and take no part; their records say why")
 
 
 def _check_place(option: str, path: Path | None, suffix: str, sources: Sequence[Path]) -> None:

@@ -70,14 +70,9 @@ def mean_of(values: Sequence[float]) -> Mean:
 
 def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Line]:
     """A line for each answer of each arm in each cell; the baseline's first. Failed jobs take no part."""
-    ended = [record for record in records if record["status"] != "failed"]
-    if not ended:
-        raise ValueError("there is nothing to compare: no job has ended well.")
+    ended = _ended(records)
     baseline = _baseline(ended, baseline)
-    check_comparable(ended)
-    groups: dict[tuple[Cell, str], list[Record]] = {}
-    for record in ended:
-        groups.setdefault((cell_of(record), record["arm"]), []).append(record)
+    groups = _by_arm(ended)
     lines: list[Line] = []
     for cell, arm in sorted(groups, key=lambda key: (key[0], key[1] != baseline, key[1])):
         group = groups[cell, arm]
@@ -86,21 +81,18 @@ def summarise(records: Iterable[Record], baseline: str | None = None) -> list[Li
 
 
 def summarise_answers(records: Iterable[Record], beside: str) -> list[Line]:
-    """A line for each answer of each arm in each cell, its differences from another answer of the very same models.
+    """A line for each other answer of each arm in each cell, its differences from `beside` in the very same models.
 
-    Two answers of one model share its features, so that nothing of training twice is in their difference. Arms without
-    the answer `beside` take no part.
+    Two answers of one model share its features, so that nothing of training twice is in their difference. Models
+    without the answer `beside` take no part.
     """
-    ended = [record for record in records if record["status"] != "failed"]
-    check_comparable(ended)
+    ended = _ended(records)
     there = sorted({name for record in ended for name in record["answers"]})
     if beside not in there:
         raise ValueError(f"there is no answer {beside!r} in the results. There is {', '.join(there) or 'none'}.")
-    groups: dict[tuple[Cell, str], list[Record]] = {}
-    for record in ended:
-        if beside in record["answers"]:
-            groups.setdefault((cell_of(record), record["arm"]), []).append(record)
-    return [line for (cell, arm), group in sorted(groups.items()) for line in _lines(cell, arm, group, group, beside)]
+    groups = _by_arm(record for record in ended if _scores([record], "miou", beside))
+    lines = (line for (cell, arm), group in sorted(groups.items()) for line in _lines(cell, arm, group, group, beside))
+    return [line for line in lines if line.answer != beside]
 
 
 def own_lines(lines: Iterable[Line]) -> list[Line]:
@@ -180,6 +172,22 @@ def check_comparable(records: Iterable[Record]) -> None:
                     f"{first['id']} and {record['id']} {words} and cannot be compared. Leave one out: --only, or "
                     "another folder."
                 )
+
+
+def _ended(records: Iterable[Record]) -> list[Record]:
+    """The jobs that have not failed, checked to be comparable."""
+    ended = [record for record in records if record["status"] != "failed"]
+    if not ended:
+        raise ValueError("there is nothing to compare: no job has ended well.")
+    check_comparable(ended)
+    return ended
+
+
+def _by_arm(records: Iterable[Record]) -> dict[tuple[Cell, str], list[Record]]:
+    groups: dict[tuple[Cell, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((cell_of(record), record["arm"]), []).append(record)
+    return groups
 
 
 def _scores(group: Iterable[Record], measure: str, answer: str | None = None) -> dict[int, float]:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from cacseg.study.results import Cell
 from cacseg.study.summary import ORACLE, VERDICTS, Count, Line, Mean, own_lines
 
+WORDS = [*Cell._fields, "arm", "answer", "verdict"]  # the first columns of a row for each answer
+
 
 class TextTable(NamedTuple):
     title: str
@@ -23,51 +25,44 @@ def arms_table(lines: Sequence[Line], baseline: str) -> TextTable:
     values = {(line.cell, line.arm, line.answer): line.miou for line in lines}
     rows = []
     for line in own_lines(lines):
-        is_base = line.arm == baseline
-        difference = "" if is_base or line.difference is None else signed(line.difference)
         rows.append(
             [
-                *(str(part) for part in line.cell),
-                line.arm + (f" ({line.diverged} diverged)" if line.diverged else ""),
-                line.answer,
-                "" if is_base else line.verdict,
-                str(line.miou.n),
-                plus_minus(line.miou),
-                difference,
-                "" if line.pixels is None else f"{line.pixels.value:.2f}",
-                "" if is_base or line.pixel_difference is None else signed(line.pixel_difference),
+                *_compared(line, is_base=line.arm == baseline),
                 *(
                     f"{values[line.cell, line.arm, name].value:.2f}" if (line.cell, line.arm, name) in values else ""
                     for name in shown
                 ),
             ]
         )
-    words = ["data", "model", "optimiser", "steps", "arm", "answer", "verdict"]
-    numbers = ["seeds", "mIoU", f"from {baseline}", "pixels", f"from {baseline}", *shown]
     title = f"mIoU and pixel accuracy in percent, beside {baseline!r} at equal seeds; mIoU of all answers"
-    return TextTable(title, [*words, *numbers], rows, words=len(words))
+    return TextTable(title, [*WORDS, *_numbers(baseline), *shown], rows, words=len(WORDS))
 
 
 def answers_table(lines: Sequence[Line], beside: str) -> TextTable:
     """A row for each other answer of each arm in each cell, and how far it is from `beside` in the same models."""
-    rows = [
-        [
-            *(str(part) for part in line.cell),
-            line.arm + (f" ({line.diverged} diverged)" if line.diverged else ""),
-            line.answer + (" (own)" if line.own else ""),
-            str(line.miou.n),
-            plus_minus(line.miou),
-            "" if line.difference is None else signed(line.difference),
-            "" if line.pixels is None else f"{line.pixels.value:.2f}",
-            "" if line.pixel_difference is None else signed(line.pixel_difference),
-        ]
-        for line in lines
-        if line.answer != beside
-    ]
-    words = [*Cell._fields, "arm", "answer"]
-    numbers = ["seeds", "mIoU", f"from {beside}", "pixels", f"from {beside}"]
     title = f"mIoU and pixel accuracy in percent, beside the answer {beside!r} of the same models"
-    return TextTable(title, [*words, *numbers], rows, words=len(words))
+    return TextTable(title, [*WORDS, *_numbers(beside)], [_compared(line) for line in lines], words=len(WORDS))
+
+
+def _compared(line: Line, is_base: bool = False) -> list[str]:
+    """The cells of a line below `WORDS` and `_numbers`; what is compared with has no difference."""
+    pairs = line.difference.n if line.difference is not None else 0
+    fewer = f" ({pairs} seeds)" if pairs != line.miou.n else ""
+    return [
+        *(str(part) for part in line.cell),
+        line.arm + (f" ({line.diverged} diverged)" if line.diverged else ""),
+        line.answer,
+        "" if is_base else line.verdict,
+        str(line.miou.n),
+        plus_minus(line.miou),
+        "" if is_base or line.difference is None else signed(line.difference) + fewer,
+        "" if line.pixels is None else f"{line.pixels.value:.2f}",
+        "" if is_base or line.pixel_difference is None else signed(line.pixel_difference),
+    ]
+
+
+def _numbers(compared_with: str) -> list[str]:
+    return ["seeds", "mIoU", f"from {compared_with}", "pixels", f"from {compared_with}"]
 
 
 def wide_table(lines: Sequence[Line], baseline: str) -> TextTable:
