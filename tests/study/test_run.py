@@ -90,10 +90,13 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert "--markdown must be a file whose name ends in .md" in cacseg("table", joined, "--markdown", joined).err
     answers = cacseg("answers", folder, "--markdown", tmp_path / "answers.md")
     assert (answers.code, "2 of 5 jobs failed" in answers.err) == (0, True)
-    shown = [line.split(" | ")[4:6] for line in (tmp_path / "answers.md").read_text().splitlines()[2:]]
+    each, counted = (tmp_path / "answers.md").read_text().split("\n\n")
+    shown = [line.split(" | ")[4:6] for line in each.splitlines()[2:]]
     assert shown == [["paper", "context"], ["paper", "mean"], ["paper", "oracle"]]
-    told = cacseg("answers", folder, "--beside", "oracle", "--of", "context")
+    assert counted.splitlines()[2].startswith("| paper | 1 | ")
+    told = cacseg("answers", folder, "--beside", "oracle", "--of", "mean")
     assert (told.code, "without the answer 'oracle' take no part: of plain" in told.err) == (0, True)
+    assert ("over the cells" in answers.out, "over the cells" in told.out) == (True, False)  # none is the model's own
     assert (
         "there is no answer (of --of) 'best'. There is context, mean, oracle"
         in cacseg("answers", folder, "--of", "best").err

@@ -90,13 +90,14 @@ def answers(
     Every job scores all answers of its model from one pass: plain, context, the mean of both, context_alone (context
     without the bias of presence, where there is one) and oracle, which has seen the labels. Two of them share the
     features, so that their difference is without the noise of training twice; a difference between arms (cacseg study
-    table) is not. What follows a sign of plus or minus is the standard error over seeds; verdicts are those of table.
+    table) is not. What follows a sign of plus or minus is the standard error over seeds; verdicts are those of table,
+    and are counted for each arm's own answer.
     """
     from cacseg.engine.files import write_file
     from cacseg.study.file import check_known
     from cacseg.study.results import part_of, read_records
-    from cacseg.study.summary import summarise_answers
-    from cacseg.study.tables import answers_table
+    from cacseg.study.summary import pool, summarise_answers
+    from cacseg.study.tables import answers_table, pooled_table
     from cacseg.study.tables import markdown as in_markdown
 
     _check_place("--markdown", markdown, ".md", folders)
@@ -108,15 +109,18 @@ def answers(
         lines = [line for line in lines if line.answer in shown]
     if not lines:
         raise ValueError(f"no model has another answer than {beside!r}. There is nothing to compare.")
-    found = answers_table(lines, beside)
-    _draw([found])
+    tables = [answers_table(lines, beside)]
+    counts = pool(lines)
+    if counts:  # the arms' own answers are among them
+        tables.append(pooled_table(counts))
+    _draw(tables)
     _note_failed(records)
     ended = [record for record in records if record["status"] != "failed"]
     without = sorted({record["arm"] for record in ended if beside not in record["answers"]})
     if without:
         note(f"models without the answer {beside!r} take no part: of {', '.join(without)}")
     if markdown is not None:
-        write_file(markdown, in_markdown(found))
+        write_file(markdown, "\n".join(in_markdown(one) for one in tables))
 
 
 def classes(

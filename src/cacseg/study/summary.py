@@ -110,8 +110,8 @@ class Count(NamedTuple):
     difference: float  # mean over the cells
 
 
-def pool(lines: Iterable[Line], baseline: str) -> list[Count]:
-    """One count for each arm but the baseline, the best mean difference first."""
+def pool(lines: Iterable[Line], baseline: str | None = None) -> list[Count]:
+    """One count for each arm but the baseline, of its own answers; the best mean difference first."""
     arms: dict[str, list[Line]] = {}
     for line in own_lines(lines):
         if line.arm != baseline and line.difference is not None:
