@@ -295,12 +295,12 @@ def twelve_rows():
             yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
 
 
-def told_apart(name, cell, seeds):
-    """What the bias of `relative` gives: mIoU and pixel accuracy beside the same models' answers without it."""
-    records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["relative"], "seeds": seeds})
-    lines = summarise_answers(records, "context_alone")
+def told_apart(name, cell, seeds=None):
+    """What the bias of `relative` gives: its line beside the same models' answers without it."""
+    only = {"arms": ["relative"]} | ({} if seeds is None else {"seeds": seeds})
+    lines = summarise_answers(part_of(read_records([RESULTS / f"{name}.csv"]), only), "context_alone")
     (line,) = (line for line in lines if line.own and line.cell == cell)
-    return line.difference, line.pixel_difference
+    return line
 
 
 SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cell of round fourteen with the first seeds
@@ -323,8 +323,9 @@ def thirteen_rows():
     """Of round thirteen: `relative` beside the same models' answers without it, those beside `tuned`; beside plain."""
     for name, cell, again in without_bias():
         if (name, cell) != ("unscaled", SCALED):
-            told = (signed(one) for one in told_apart(name, cell, PLANNED))
-            beside = (again, by_arm(lines_of(name, PLANNED))[("relative", *cell)].difference)
+            line = told_apart(name, cell, PLANNED)
+            told = signed(line.difference), signed(line.pixel_difference)
+            beside = again, by_arm(lines_of(name, PLANNED))[("relative", *cell)].difference
             yield f"| {' | '.join([*map(str, cell), *told, *map(signed_pair, beside)])} |"
 
 
@@ -335,8 +336,9 @@ def fourteen_rows():
         (("msrc21_unscaled", NEAR, "adamw", 2000), ("3", "4", "5")),
         (SCALED, PLANNED),
     ):
-        named = f"{seeds[0]} to {seeds[-1]}"
-        yield f"| {' | '.join([*map(str, cell), named, *map(signed, told_apart('unscaled', cell, seeds))])} |"
+        line = told_apart("unscaled", cell, seeds)
+        told = signed(line.difference), signed(line.pixel_difference)
+        yield f"| {' | '.join([*map(str, cell), f'{seeds[0]} to {seeds[-1]}', *told])} |"
 
 
 def test_the_means_of_round_thirteen():
@@ -345,7 +347,7 @@ def test_the_means_of_round_thirteen():
     for name, cell, _ in without_bias():
         if (name, cell) != ("unscaled", SCALED):
             kind = {"presets": "short", "scenes": "scenes"}.get(name, "long")
-            found[kind].append(told_apart(name, cell, PLANNED)[0])
+            found[kind].append(told_apart(name, cell, PLANNED).difference)
     assert [len(group) for group in found.values()] == [4, 8, 2]
     assert min(one.value for group in found.values() for one in group) > -0.2
     long, short = (mean_of([one.value for one in found[kind]]) for kind in ("long", "short"))
@@ -353,18 +355,12 @@ def test_the_means_of_round_thirteen():
     assert long.value < 2.0 * long.error
     assert sum(sign(one) < 0 for one in found["short"]) == 4
     assert "in four of the eight short cells it is below by more than two standard errors" in page
-    models = [value for optimiser in ("adamw", "sgd") for value in bias_of(("msrc21_unscaled", FCN, optimiser, 2000))]
+    adamw, sgd = (told_apart("unscaled", ("msrc21_unscaled", FCN, name, 2000)) for name in ("adamw", "sgd"))
+    models = adamw.differences + sgd.differences
     assert (len(models), f"({min(models):.1f} to {max(models):.1f} in nine models of nine)" in page) == (9, True)
-    six = mean_of(bias_of(("msrc21_unscaled", FCN, "adamw", 2000)))
     readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
-    assert f"gives another {six.value:.1f} ± {six.error:.1f}, with SGD" in readme
-
-
-def bias_of(cell):
-    """What the bias of `relative` gives in each model of a cell of studies/unscaled.toml."""
-    records = part_of(read_records([RESULTS / "unscaled.csv"]), {"arms": ["relative"]})
-    (line,) = (line for line in summarise_answers(records, "context_alone") if line.own and line.cell == cell)
-    return line.differences
+    six, three = (f"{line.difference.value:.1f} ± {line.difference.error:.1f}" for line in (adamw, sgd))
+    assert f"gives another {six}, with SGD {three}" in readme
 
 
 def test_how_far_the_same_recipe_is_from_itself():
