@@ -42,6 +42,7 @@ full() {
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,paper,released,tuned
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=evened
 }
 
 presets() {
@@ -51,6 +52,7 @@ presets() {
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
     go presets "${all[@]}" --only arms=detached,present,relative --only data=msrc21
+    go presets "${all[@]}" --only arms=evened "${fcn[@]}"
     # more seeds where the gains are smallest
     all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
     go presets "${all[@]}" "${fcn[@]}"
@@ -59,7 +61,7 @@ presets() {
 }
 
 fits() {
-    go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed
+    go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed,evened
     go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias,slow --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
     go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
@@ -82,33 +84,36 @@ rest() {
     local all=("${both[@]}" "${gpu[@]}" "${bf16[@]}")
     go rest "${all[@]}" --only optimisers=adamw_fast
     go rest "${all[@]}" --only optimisers=adamw_fast \
-        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl,slow,slower --seeds 2
+        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl,slow,slower,evened,two_evened --seeds 2
     go rest "${all[@]}" --only optimisers=sgd --only arms=plain,tuned,third
 }
 
 ends() {
     local all=("${both[@]}" "${gpu[@]}")
-    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=plain,tuned,detached,still,fixed,slow,present,relative
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only \
+        arms=plain,tuned,detached,still,fixed,slow,present,relative,evened,two_evened
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
 }
 
 further() {
     local all=("${both[@]}" "${gpu[@]}")
-    local deeplab=(--only models=deeplabv3plus_near --only optimisers=adamw --only arms=plain,tuned)
-    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}"
-    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --seeds 0,1,2,3,4,5
-    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd
+    local deeplab=(--only models=deeplabv3plus_near --only optimisers=adamw)
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain,tuned,evened
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=plain,tuned --seeds 0,1,2,3,4,5
+    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd \
+        --only arms=plain,released,tuned,evened
 }
 
 unscaled() {
     local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
     go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half,relative
-    local most=plain,paper,released,tuned,fixed,half,present,present_fixed,relative
+    local most=plain,paper,released,tuned,fixed,half,present,present_fixed,relative,evened,two_evened
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only "arms=$most"
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=plain,tuned,present,relative
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only \
+        arms=plain,paper,released,tuned,present,relative,evened
     local deeplab=(--only models=deeplabv3plus_near "${adamw[@]}")
-    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=plain,tuned,present,relative
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=plain,released,tuned,present,relative,evened
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,relative --seeds 3,4,5
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=relative --seeds 3,4,5
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
@@ -154,9 +159,9 @@ search() {
 }
 
 scenes() {
-    local most=plain,paper,released,tuned,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow
+    local most=plain,paper,released,tuned,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow,evened
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw --only "arms=$most"
-    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow,evened
     go scenes "${cpu[@]}" --only arms=present,relative
 }
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import statistics
 from collections import Counter
 from pathlib import Path
 
@@ -197,8 +198,10 @@ FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 
 
 PARTS = {  # has a cosine, an oracle, its distillation, adapts
+    "evened": ("no", "no", "of labels", "no"),
     "cosine": ("yes, alone", "no", "no", "no"),
     "two": ("yes", "no", "no", "no"),
+    "two_evened": ("yes", "no", "of labels", "no"),
     "no_oracle": ("yes", "no", "no", "yes"),
     "fixed_no_kl": ("yes", "yes", "no", "no"),
     "no_kl": ("yes", "yes", "no", "yes"),
@@ -246,10 +249,13 @@ def test_the_table_of_what_misses_the_goal():
     assert sorted(row[1:] for row in rows) == sorted(expected)
 
 
+EVENED = ("evened", "two_evened")  # of round fifteen: every class counts alike in a loss of labels, without an oracle
+
+
 def beside_tuned():
     """Of each arm of round seven: mIoU and pixel accuracy, `tuned` subtracted, on both data sets."""
     lines = by_arm(lines_of("rest", baseline="tuned"))
-    arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned"))
+    arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned", *EVENED))
     for arm, optimiser in [*((arm, "adamw_fast") for arm in arms), ("third", "sgd")]:
         found = [lines[arm, data, FCN, optimiser, 800] for data in ("camvid_held_out", "msrc21")]
         numbers = [signed_pair(one) for line in found for one in (line.difference, line.pixel_difference)]
@@ -374,6 +380,72 @@ def test_how_far_the_same_recipe_is_from_itself():
     assert "and in two of the 13 more than two standard errors from zero" in page
 
 
+def beside_evened(*names):
+    """`evened` beside plain, `tuned` beside plain, and `tuned` beside `evened`, in every cell that has all three."""
+    for name in names:
+        from_plain = by_arm(lines_of(name, PLANNED))
+        from_evened = by_arm(lines_of(name, PLANNED, baseline="evened"))
+        for cell in (cell for arm, *cell in from_plain if arm == "evened"):
+            found = from_plain[("evened", *cell)], from_plain[("tuned", *cell)], from_evened[("tuned", *cell)]
+            assert [line.difference.n for line in found] == [len(PLANNED)] * 3
+            yield found
+
+
+PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled")
+
+
+def evened_rows():
+    """A plain classifier whose classes count alike, and `tuned` beside it."""
+    for evened, _, tuned in beside_evened(*PHOTOGRAPHS, "scenes"):
+        numbers = [signed_pair(one) for line in (evened, tuned) for one in (line.difference, line.pixel_difference)]
+        yield f"| {' | '.join([*map(str, evened.cell), *numbers[:3], tuned.verdict, numbers[3]])} |"
+
+
+def test_the_counts_of_evened_in_words():
+    page, readme = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "../README.md"))
+    found = list(beside_evened(*PHOTOGRAPHS))
+    beside_plain, beside = (Counter(lines[i].verdict for lines in found) for i in (0, 2))
+    assert beside_plain["above"] == 0
+    words = "ahead of plain in {} of the {} cells that it was run in, even in {} and behind in {}"
+    assert words.format(*(beside_plain[one] if one else len(found) for one in ("ahead", "", "even", "behind"))) in page
+    words = "`tuned` is ahead of it in {}, above it in {}, even in {} and behind in {}"
+    assert words.format(*(beside[one] for one in ("ahead", "above", "even", "behind"))) in page
+    words = "beside it the default is ahead in {} of {} cells, above in {}, even in {} and behind in {}"
+    counts = beside["ahead"], len(found), beside["above"], beside["even"], beside["behind"]
+    assert words.format(*counts) in readme
+    pixels = Counter(sign(tuned.pixel_difference) for _, _, tuned in found)
+    words = f"pixel accuracy of `tuned` is higher by more than two standard errors in {pixels[1]} of them and lower in"
+    assert f"{words} {pixels[-1]}" in page
+    assert f"and has the higher pixel accuracy in {pixels[1]}" in readme
+    shares = [evened.difference.value / tuned.difference.value for evened, tuned, _ in found]
+    assert f"the median is {100 * statistics.median(shares):.0f} %" in page
+    near = sum(line.difference.value <= line.difference.error for _, _, line in found)
+    assert f"in {near} cells it is at most one standard error below `tuned`" in page
+    assert {line.verdict for _, _, line in found if line.cell.steps >= 1000} == {"ahead", "above", "even"}
+    both = sum(tuned.verdict == beside.verdict == "ahead" for _, tuned, beside in found)
+    higher = sum(min(tuned.difference.value, beside.difference.value) > 0 for _, tuned, beside in found)
+    assert f"above in the mean of {higher} of {len(found)}; `tuned` is ahead of both in {both}" in page
+
+    uneven = [(one.pixel_difference, two.pixel_difference) for one, two, _ in found if "camvid" in one.cell.data]
+    lower = [-evened.value for evened, _ in uneven if sign(evened) < 0]
+    assert (len(lower), len(uneven)) == (9, 12)
+    assert f"it has {min(lower):.1f} to {max(lower):.1f} points less pixel accuracy than plain in nine" in page
+    assert f"`tuned` has {-min(tuned.value for _, tuned in uneven):.1f} less at most" in page
+    pairs = [lines[:2] for lines in found if "msrc21" in lines[0].cell.data]
+    means = [mean_of([lines[i].pixel_difference.value for lines in pairs]).value for i in (0, 1)]
+    assert "On MSRC-21 it has {:.1f} more on average, `tuned` {:.1f}".format(*means) in page
+
+
+def fifteen_rows():
+    """Of round fifteen: mIoU and pixel accuracy beside plain, of two arms without an oracle and two with it."""
+    for name in ("rest", "ends", "unscaled"):
+        lines = by_arm(lines_of(name, PLANNED))
+        for cell in (cell for arm, *cell in lines if arm == "two_evened"):
+            found = [lines[(arm, *cell)] for arm in (*EVENED, "fixed", "tuned")]
+            numbers = [f"{signed_pair(line.difference)}, {signed_pair(line.pixel_difference)}" for line in found]
+            yield f"| {' | '.join([*map(str, cell), *numbers])} |"
+
+
 def gains():
     """The table of the README: the difference at equal seeds, of mIoU."""
     cells = {
@@ -388,12 +460,12 @@ def gains():
     }
     for title, (name, cell) in cells.items():
         lines = {line.arm: line for line in lines_of(name, PLANNED) if line.own and line.cell == cell}
-        plain, tuned = lines["plain"], lines["tuned"]
+        plain, evened, tuned = (lines[arm] for arm in ("plain", "evened", "tuned"))
         row = [f"{plain.miou.value:.1f}"]
-        for line in (lines.get(arm) for arm in ("paper", "released", "tuned")):
+        for line in (lines.get(arm) for arm in ("evened", "paper", "released", "tuned")):
             gain = "" if line is None else f" ({signed_pair(line.difference)})"
             row.append("not run" if line is None else f"{line.miou.value:.1f}{gain}")
-        row.append(signed_pair(tuned.pixel_difference))
+        row += [signed_pair(line.pixel_difference) for line in (evened, tuned)]
         yield f"| {title} | {' | '.join(row)} |"
 
 
@@ -403,11 +475,13 @@ def gains():
         ("results.md", "cells", cell_rows),
         ("results.md", "parts", part_rows),
         ("results.md", "adapting", adapting_rows),
+        ("results.md", "evened", evened_rows),
         ("search.md", "nine", nine_rows),
         ("search.md", "eleven", eleven_rows),
         ("search.md", "twelve", twelve_rows),
         ("search.md", "thirteen", thirteen_rows),
         ("search.md", "fourteen", fourteen_rows),
+        ("search.md", "fifteen", fifteen_rows),
         ("../README.md", "gains", gains),
     ],
 )

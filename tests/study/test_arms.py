@@ -1,0 +1,84 @@
+"""What an arm of the studies is said to be, it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from cacseg import ContextAwareClassifier, ContextLoss
+from cacseg.study.file import read_study
+from cacseg.study.plan import make_plan
+
+STUDIES = Path(__file__).parents[2] / "studies"
+ROOTS = {"camvid": "somewhere", "msrc21": "somewhere"}
+EVENED = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "scenes")
+
+
+def arguments_of(study, arm):
+    """Of the classifier and of the loss."""
+    roots = {} if study == "scenes" else ROOTS  # generated
+    jobs = make_plan(read_study(STUDIES / f"{study}.toml"), roots, only={"arms": [arm]})
+    model, *others = (job.config.model for job in jobs)
+    of_classifier, of_loss = model.classifier_arguments, model.loss_arguments
+    assert all((other.classifier_arguments, other.loss_arguments) == (of_classifier, of_loss) for other in others)
+    return {"preset": model.preset} | of_classifier, {"preset": model.preset} | of_loss
+
+
+def test_evened_is_one_arm_in_all_studies():
+    first, *others = (arguments_of(study, "evened") for study in EVENED)
+    assert all(other == first for other in others)
+    assert first != arguments_of("rest", "two_evened") != arguments_of("rest", "tuned")
+    first, *others = (arguments_of(study, "two_evened") for study in ("rest", "ends", "unscaled"))
+    assert all(other == first for other in others)
+
+
+def upsampled(logits, labels):
+    """The cost of each pixel."""
+    logits = F.interpolate(logits, labels.shape[1:], mode="bilinear")
+    return F.cross_entropy(logits, labels, ignore_index=255, reduction="none")
+
+
+@pytest.mark.parametrize("arm", ["evened", "two_evened"])
+def test_evened_knows_labels_and_no_oracle(arm):
+    """A cross-entropy of each answer, and one in which every class that the batch has counts alike."""
+    torch.manual_seed(0)
+    features = torch.randn(3, 16, 6, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 4, (3, 48, 48))  # of five classes, the last is not there
+    labels[:, :8] = 255
+    of_classifier, of_loss = arguments_of("rest", arm)
+    classifier = ContextAwareClassifier(16, 5, **of_classifier).double()
+    outputs = classifier(features, labels)
+    total = ContextLoss(**of_loss)(outputs, labels)["total"]
+
+    plain = F.conv2d(features, classifier.weight, classifier.bias)
+    cosine = 15.0 * F.conv2d(F.normalize(features, dim=1), F.normalize(classifier.weight, dim=1))
+    last = plain if arm == "evened" else cosine
+    torch.testing.assert_close(outputs.plain, plain)
+    torch.testing.assert_close(outputs.context, last)
+    probability = plain.detach().softmax(dim=1)
+    hardness = -(probability * probability.log()).sum(dim=1)
+    at_centres = labels[:, 4::8, 4::8]
+    cost = F.cross_entropy(last, at_centres, ignore_index=255, reduction="none")
+    alike = [(hardness * cost)[at_centres == k].sum() / hardness[at_centres == k].sum() for k in range(4)]
+    expected = torch.stack(alike).mean() + upsampled(plain, labels).sum() / (labels != 255).sum()
+    if arm == "two_evened":
+        expected = expected + upsampled(cosine, labels).mean()  # as released: the mean over all pixels
+    torch.testing.assert_close(total.double(), expected, rtol=1e-6, atol=0.0)
+    total.backward()
+    assert classifier.oracle_projector is not None
+    assert all(parameter.grad is None for parameter in classifier.oracle_projector.parameters())
+
+
+def test_the_loss_in_which_classes_count_alike_on_the_page():
+    """For any logits: what docs/results.md shows is the term of `evened`."""
+    (text,) = re.findall(r"```python\n(.*?)```", (STUDIES / "../docs/results.md").read_text(), re.DOTALL)
+    torch.manual_seed(0)
+    features, labels = torch.randn(2, 16, 6, 6), torch.randint(0, 5, (2, 48, 48))
+    labels[:, :8] = 255
+    of_classifier, of_loss = arguments_of("rest", "evened")
+    classifier = ContextAwareClassifier(16, 5, **of_classifier)
+    names = {"logits": classifier.plain_logits(features), "labels": labels}
+    exec(text, names)
+    torch.testing.assert_close(names["loss"], ContextLoss(**of_loss)(classifier(features, labels), labels)["total"])
