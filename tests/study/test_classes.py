@@ -45,5 +45,15 @@ def test_means_over_seeds_of_the_own_answers_the_baseline_first():
     assert short.header == ["class", "plain", "tuned"]
     assert short.rows == [["sky", "92.0", "90.5"], ["pole", "10.0", "25.0"], ["car", "40.0", "50.0"]]
     assert long.header == ["class", "plain"]
+    (compared,) = classes_tables(
+        class_rows([*RECORDS, record("plain", 1, {"plain": [90.0, 14.0, 1.0]})]), "plain", differences=True
+    )
+    assert compared.rows == [
+        ["sky", "91.0", "90.5 (-0.5 ± 1.5)"],
+        ["pole", "12.0", "25.0 (+13.0 ± 3.0)"],
+        ["car", "20.5", "50.0 (+10.0)"],  # one seed of tuned has it
+    ]
+    (fewer,) = classes_tables(class_rows(RECORDS), "plain", differences=True)
+    assert fewer.rows[1] == ["pole", "10.0", "25.0 (+10.0, 1 seeds)"]
     with pytest.raises(ValueError, match="no job has ended well"):
         classes_tables(class_rows(RECORDS[3:]), "plain")

@@ -113,6 +113,9 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     drawn = cacseg("plot", folder)
     assert drawn.out.strip() == str(folder / "differences.png")
     assert (folder / "differences.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.chdir(tmp_path)  # beside a CSV, perhaps one of many, nothing is written
+    assert cacseg("plot", folder / "results.csv").out.strip() == "results.png"
+    assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_folder_takes_only_what_can_be_compared(tmp_path):

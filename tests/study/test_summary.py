@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from cacseg.study.classes import read_classes
 from cacseg.study.plots import difference_picture, layout
 from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_csv, write_record, write_rows
 from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise, summarise_answers
@@ -197,7 +198,7 @@ def test_a_run_that_diverged_leaves_its_cell_undecided(side):
 
 def test_the_baseline_must_be_there():
     assert baseline_of([*PLAIN, *BETTER], "better") == "better"
-    with pytest.raises(ValueError, match=r"no result of the baseline 'plain'\. There is better"):
+    with pytest.raises(ValueError, match=r"no result of the baseline 'plain'\. There is better: --baseline NAME"):
         baseline_of(BETTER)
     other = [{**BETTER[0], "baseline": "better"}]
     with pytest.raises(ValueError, match=r"different baselines, better, plain\. Choose one"):
@@ -243,13 +244,34 @@ def test_folders_are_read_together(tmp_path):
     with pytest.raises(ValueError, match=r"are two runs of the job camvid\.fcn\.adamw\.400\.plain\.0, with different"):
         read_records([here, there])
     write_record(there, PLAIN[0] | {"digest": "other"})
-    with pytest.raises(ValueError, match="are one job with different settings"):
+    with pytest.raises(ValueError, match=r"have the job camvid\.fcn\.adamw\.400\.plain\.0 with different settings"):
         read_records([here, there])
+    assert len(read_records([here, there], {"seeds": ["1", "2"]})) == 2  # what is left out is in nobody's way
+    assert len(read_records([here, there], {"arms": ["better"]})) == 1
     (there / "jobs" / "half.json").write_text("{")
     with pytest.raises(ValueError, match=r"half\.json is no record of a job"):
         read_records([there])
     with pytest.raises(FileNotFoundError, match="holds no results of a study"):
         read_records([tmp_path])
+
+
+def test_what_may_have_been_meant_is_named(tmp_path):
+    write_csv(tmp_path, PLAIN)
+    (tmp_path / "results.csv").rename(tmp_path / "full.csv")
+    (tmp_path / "full.toml").write_text("")
+    (tmp_path / "iou.csv").write_text("study,class,iou\n")
+    for name, words in (
+        ("full", rf"Did you mean {tmp_path}/full\.csv\?"),
+        ("full.toml", rf"It is the plan of a study: cacseg study run {tmp_path}/full\.toml"),
+        ("", rf"Did you mean one of its files, such as {tmp_path}/full\.csv\?"),
+        ("nowhere", r"there is no .*nowhere/jobs/\*\.json\.$"),
+    ):
+        with pytest.raises(FileNotFoundError, match=words):
+            read_records([tmp_path / name])
+    with pytest.raises(ValueError, match=r"It has the IoU of classes: cacseg study classes\."):
+        read_records([tmp_path / "iou.csv"])
+    with pytest.raises(ValueError, match=r"It has no IoU of classes: cacseg study table\."):
+        read_classes([tmp_path / "full.csv"])
 
 
 def test_the_csv_alone_says_the_same(tmp_path):

@@ -52,14 +52,14 @@ def table(
     answers have seen the labels.
     """
     from cacseg.engine.files import write_file
-    from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_rows
+    from cacseg.study.results import COLUMNS, read_records, rows, write_rows
     from cacseg.study.summary import baseline_of, pool, summarise
     from cacseg.study.tables import arms_table, pooled_table, wide_table
     from cacseg.study.tables import markdown as in_markdown
 
     _check_place("--csv", joined, ".csv", folders)
     _check_place("--markdown", markdown, ".md", folders)
-    records = part_of(read_records(folders), lists("--only", only))
+    records = read_records(folders, lists("--only", only))
     base = baseline_of(records, baseline)
     lines = summarise(records, base)
     tables = [(wide_table if wide else arms_table)(lines, base), pooled_table(pool(lines, base))]
@@ -95,13 +95,13 @@ def answers(
     """
     from cacseg.engine.files import write_file
     from cacseg.study.file import check_known
-    from cacseg.study.results import part_of, read_records
+    from cacseg.study.results import read_records
     from cacseg.study.summary import pool, summarise_answers
     from cacseg.study.tables import answers_table, pooled_table
     from cacseg.study.tables import markdown as in_markdown
 
     _check_place("--markdown", markdown, ".md", folders)
-    records = part_of(read_records(folders), lists("--only", only))
+    records = read_records(folders, lists("--only", only))
     lines = summarise_answers(records, beside)
     if of is not None:
         shown = of.split(",")
@@ -126,13 +126,23 @@ def answers(
 def classes(
     folders: Classes,
     baseline: Annotated[str | None, typer.Option(help="The arm that comes first; plain by default.")] = None,
+    differences: Annotated[
+        bool, typer.Option("--differences", help="How far each arm is from the first one, with errors.")
+    ] = False,
     only: Part = None,
     markdown: Markdown = None,
     joined: Annotated[
         Path | None, typer.Option("--csv", help="Write the results there, those of all folders as one classes.csv.")
     ] = None,
 ) -> None:
-    """Mean IoU of each class over seeds, in each arm's own answer: where an arm gains and where it loses."""
+    """Mean IoU of each class over seeds, in each arm's own answer: where an arm gains and where it loses.
+
+    \b
+    cacseg study classes runs/full --only data=camvid
+    cacseg study classes runs/full --differences                        beside the baseline at equal seeds
+
+    What follows a sign of plus or minus is the standard error of a difference over seeds.
+    """
     from cacseg.engine.files import write_file
     from cacseg.study.classes import COLUMNS, classes_tables, read_classes
     from cacseg.study.results import part_of, write_rows
@@ -141,7 +151,7 @@ def classes(
     _check_place("--csv", joined, ".csv", folders)
     _check_place("--markdown", markdown, ".md", folders)
     rows = part_of(read_classes(folders), lists("--only", only))
-    tables = classes_tables(rows, baseline)
+    tables = classes_tables(rows, baseline, differences=differences)
     _draw(tables)
     if markdown is not None:
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
@@ -181,7 +191,12 @@ def plot(
     folders: Folders,
     baseline: Baseline = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A .png, .svg or .pdf; FOLDER/differences.png by default.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="A .png, .svg or .pdf; FOLDER/differences.png by default, of a NAME.csv NAME.png where you are.",
+        ),
     ] = None,
     title: Annotated[str | None, typer.Option(help="Above the picture; the study's name by default.")] = None,
     only: Part = None,
@@ -189,12 +204,12 @@ def plot(
     """Draw the differences from the baseline: each seed, means, two standard errors."""
     from cacseg.engine.files import write_file
     from cacseg.study.plots import difference_picture
-    from cacseg.study.results import part_of, read_records
+    from cacseg.study.results import read_records
     from cacseg.study.summary import baseline_of, summarise
 
-    folder = folders[0].parent if folders[0].suffix == ".csv" else folders[0]
-    path = output or folder / "differences.png"
-    records = part_of(read_records(folders), lists("--only", only))
+    first = folders[0]
+    path = output or (Path(f"{first.stem}.png") if first.suffix == ".csv" else first / "differences.png")
+    records = read_records(folders, lists("--only", only))
     base = baseline_of(records, baseline)
     names = ", ".join(dict.fromkeys(str(record["study"]) for record in records))
     picture = difference_picture(summarise(records, base), base, title or names, path.suffix.lower().lstrip("."))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cacseg.study.results import AXES, Cell, Record, cell_of, read_records, read_rows, write_rows
-from cacseg.study.summary import check_comparable
+from cacseg.study.summary import check_comparable, mean_of
 from cacseg.study.tables import TextTable
 
 CSV = "classes.csv"
@@ -67,24 +66,44 @@ def _read_csv(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def classes_tables(rows: Sequence[dict[str, Any]], baseline: str | None = None) -> list[TextTable]:
-    """One table for each cell: the mean IoU over seeds of each class, in each arm's own answer; the baseline first."""
+def classes_tables(
+    rows: Sequence[dict[str, Any]], baseline: str | None = None, *, differences: bool = False
+) -> list[TextTable]:
+    """One table for each cell: the mean IoU over seeds of each class, in each arm's own answer; the baseline first.
+
+    With `differences` each arm also has how far it is from the baseline at equal seeds.
+    """
     own = [row for row in rows if row["own"] == "yes"]
     if not own:
         raise ValueError("there is nothing to compare: no job has ended well.")
     if baseline is not None and baseline not in (arms := dict.fromkeys(row["arm"] for row in own)):
         raise ValueError(f"there is no result of the arm {baseline!r}. There is {', '.join(arms)}: --baseline NAME.")
     baseline = baseline or "plain"
-    cells: dict[Cell, dict[str, dict[str, list[float]]]] = {}
+    cells: dict[Cell, dict[str, dict[str, dict[int, float]]]] = {}
     for row in own:
-        cells.setdefault(cell_of(row), {}).setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
+        of_class = cells.setdefault(cell_of(row), {}).setdefault(row["class"], {})
+        of_class.setdefault(row["arm"], {})[row["seed"]] = row["iou"]
     tables = []
     for cell, classes in sorted(cells.items()):
         there = sorted({arm for values in classes.values() for arm in values}, key=lambda arm: (arm != baseline, arm))
         means = [
-            [name, *(f"{statistics.fmean(values[arm]):.1f}" if arm in values else "" for arm in there)]
+            [name, *(_mean(values.get(arm), values.get(baseline) if differences else None) for arm in there)]
             for name, values in classes.items()
         ]
         title = f"IoU in percent, {', '.join(str(part) for part in cell)} steps"
         tables.append(TextTable(title, ["class", *there], means, words=1))
     return tables
+
+
+def _mean(by_seed: dict[int, float] | None, base: dict[int, float] | None) -> str:
+    """Of one arm, and how far it is from the baseline where that is given and another arm."""
+    if by_seed is None:
+        return ""
+    text = f"{mean_of(list(by_seed.values())).value:.1f}"
+    pairs = [value - base[seed] for seed, value in by_seed.items() if seed in base] if base is not None else []
+    if not pairs or by_seed is base:
+        return text
+    fewer = f", {len(pairs)} seeds" if len(pairs) != len(by_seed) else ""
+    difference = mean_of(pairs)
+    error = "" if difference.error is None else f" ± {difference.error:.1f}"
+    return f"{text} ({difference.value:+.1f}{error}{fewer})"

@@ -26,6 +26,10 @@ _FIRST_COLUMNS = (
 # Came later: what is compared must share the first two; where and when a job ran.
 _LATER_COLUMNS = ("shared", "data_digest", "precision", "device", "torch", "finished")
 COLUMNS = (*_FIRST_COLUMNS, *_LATER_COLUMNS)
+_OTHERS = {  # of files that are taken for each other, by their last column
+    "iou": " It has the IoU of classes: cacseg study classes.",
+    **dict.fromkeys((_FIRST_COLUMNS[-1], COLUMNS[-1]), " It has no IoU of classes: cacseg study table."),
+}
 _NEEDED = ("id", "study", "baseline", *AXES.values(), "status", "digest", "config")  # in every record
 
 
@@ -72,25 +76,29 @@ def read_folder(folder: Path) -> dict[str, Record]:
     return {path.stem: read_record(path) for path in sorted((folder / JOBS).glob("*.json"))}
 
 
-def read_records(sources: Iterable[str | Path]) -> list[Record]:
-    """All records of some folders or CSV files; a job that is in two of them, with the same settings, counts once."""
+def read_records(sources: Iterable[str | Path], only: Mapping[str, Sequence[str]] | None = None) -> list[Record]:
+    """The records of some folders or CSV files, or that part of them (`part_of`).
+
+    A job that is in two of them, with the same settings and scores, counts once; otherwise they do not go together.
+    """
+    pairs = [pair for source in sources for pair in _records_of(Path(source))]
+    kept = {id(record) for record in part_of([record for _, record in pairs], only or {})}
     found: dict[str, Record] = {}
     seen: dict[str, Path] = {}
-    for source in map(Path, sources):
-        for path, record in _records_of(source):
-            key = record["id"]
-            if key in found and found[key]["digest"] != record["digest"]:
-                raise ValueError(
-                    f"{path} and {seen[key]} are one job with different settings: such results cannot be put together. "
-                    "Give one folder, or rename an arm."
-                )
-            if key in found and not _same_scores(found[key], record):
-                raise ValueError(
-                    f"{path} and {seen[key]} are two runs of the job {key}, with different scores. Which of them "
-                    "counts is not for the order of the folders to say: give one of them."
-                )
-            if key not in found or found[key]["status"] == "failed":
-                found[key], seen[key] = record, path
+    for path, record in (pair for pair in pairs if id(pair[1]) in kept):
+        key = record["id"]
+        if key in found and found[key]["digest"] != record["digest"]:
+            raise ValueError(
+                f"{path} and {seen[key]} have the job {key} with different settings: such results cannot be put "
+                "together. Give one of them, or leave the job out: --only."
+            )
+        if key in found and not _same_scores(found[key], record):
+            raise ValueError(
+                f"{path} and {seen[key]} are two runs of the job {key}, with different scores. Which of them counts is "
+                "not for the order of the folders to say: give one of them, or leave the job out: --only."
+            )
+        if key not in found or found[key]["status"] == "failed":
+            found[key], seen[key] = record, path
     return list(found.values())
 
 
@@ -120,10 +128,23 @@ def _records_of(source: Path) -> Iterator[tuple[Path, Record]]:
         return
     records = read_folder(source)
     if not records:
-        hint = f" Did you mean {source.parent}?" if source.name == JOBS else ""
-        raise FileNotFoundError(f"{source} holds no results of a study: there is no {source / JOBS}/*.json.{hint}")
+        raise FileNotFoundError(
+            f"{source} holds no results of a study: there is no {source / JOBS}/*.json.{_hint(source)}"
+        )
     for key, record in records.items():
         yield record_path(source, key), record
+
+
+def _hint(source: Path) -> str:
+    """What may have been meant by a name without records."""
+    if source.name == JOBS:
+        return f" Did you mean {source.parent}?"
+    if source.suffix == ".toml":
+        return f" It is the plan of a study: cacseg study run {source}."
+    if (other := source.with_suffix(".csv")).is_file():
+        return f" Did you mean {other}?"
+    files = sorted(source.glob("*.csv"))
+    return f" Did you mean one of its files, such as {files[0]}?" if files else ""
 
 
 def read_csv(path: Path) -> list[Record]:
@@ -166,7 +187,8 @@ def read_rows(path: Path, columns: Sequence[str], what: str, later: Sequence[str
             reader = csv.DictReader(file)
             names = tuple(reader.fieldnames or ())
             if names not in (tuple(columns), (*columns, *later)):
-                raise ValueError(f"{path} is no {what}: its columns must be {', '.join((*columns, *later))}.")
+                hint = _OTHERS.get(names[-1] if names else "", "")
+                raise ValueError(f"{path} is no {what}: its columns must be {', '.join((*columns, *later))}.{hint}")
             found = list(reader)
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no {path}.") from None

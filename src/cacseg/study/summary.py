@@ -145,7 +145,8 @@ def _baseline(records: Sequence[Record], given: str | None) -> str:
         raise ValueError("there is nothing to compare: no job is left.")
     baseline = stated[0] if given is None else given
     if baseline not in arms:
-        raise ValueError(f"there is no result of the baseline {baseline!r}. There is {', '.join(sorted(arms))}.")
+        there = ", ".join(sorted(arms))
+        raise ValueError(f"there is no result of the baseline {baseline!r}. There is {there}: --baseline NAME.")
     return baseline
 
 

@@ -84,7 +84,8 @@ def _wide(line: Line | None, is_base: bool) -> str:
     if is_base or line.difference is None:
         return f"{line.miou.value:.1f}{diverged}"
     error = "" if line.difference.error is None else f" ± {line.difference.error:.1f}"
-    return f"{line.miou.value:.1f} ({line.difference.value:+.1f}{error}){diverged}"
+    fewer = f", {line.difference.n} seeds" if line.difference.n != line.miou.n else ""
+    return f"{line.miou.value:.1f} ({line.difference.value:+.1f}{error}{fewer}){diverged}"
 
 
 def pooled_table(counts: Iterable[Count]) -> TextTable:
