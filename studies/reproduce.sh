@@ -4,6 +4,8 @@
 #   export CAMVID=data/camvid MSRC21=data/msrc21 WEIGHTS=mobilenetv2_100_imagenet.safetensors
 #   bash studies/reproduce.sh full presets           # some of them; without names all
 #
+# New parts come last, so that those of an earlier time keep their numbers.
+#
 # On a GPU, but for scenes, reach, mild and a part of rates, which ran on two CPU cores. What is finished is not run again.
 # RUNS is another folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
@@ -52,12 +54,12 @@ presets() {
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
     go presets "${all[@]}" --only arms=detached,present,relative --only data=msrc21
-    go presets "${all[@]}" --only arms=evened "${fcn[@]}"
     # more seeds where the gains are smallest
     all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
     go presets "${all[@]}" "${fcn[@]}"
     go presets "${all[@]}" "${deeplab[@]}" --only data=camvid --steps 200
     go presets "${all[@]}" "${deeplab[@]}" --only data=msrc21 --steps 800
+    go presets "${both[@]}" "${gpu[@]}" --only arms=evened "${fcn[@]}"
 }
 
 fits() {

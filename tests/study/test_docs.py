@@ -146,8 +146,10 @@ def test_the_counts_in_words():
     words = f"ahead in {counts['ahead']} cells, above in {counts['above']}, even in {counts['even']} and behind in none"
     assert words in page
     readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
-    words = f"Over all {len(planned)} cells that were run it is behind plain in none, ahead"
-    assert f"{words} (a point and two standard errors) in {counts['ahead']}" in readme
+    words = (
+        f"over all {len(planned)} cells (data set, model, optimiser and steps) that were run it is behind plain in none"
+    )
+    assert f"{words}, ahead (a point and two standard errors) in {counts['ahead']}" in readme
     long = [line for line in planned if line.cell.steps in (1000, 2000)]
     ahead = [line for line in long if line.verdict == "ahead"]
     assert (len(ahead), len(long)) == (5, 9)
@@ -364,9 +366,9 @@ def test_the_means_of_round_thirteen():
     adamw, sgd = (told_apart("unscaled", ("msrc21_unscaled", FCN, name, 2000)) for name in ("adamw", "sgd"))
     models = adamw.differences + sgd.differences
     assert (len(models), f"({min(models):.1f} to {max(models):.1f} in nine models of nine)" in page) == (9, True)
-    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
-    six, three = (f"{line.difference.value:.1f} ± {line.difference.error:.1f}" for line in (adamw, sgd))
-    assert f"gives another {six}, with SGD {three}" in readme
+    words = "MSRC-21 unscaled, FCN, to the end: +{} (six seeds), with SGD +{}; from plain"
+    told = (f"{line.difference.value:.1f} ± {line.difference.error:.1f}" for line in (adamw, sgd))
+    assert words.format(*told) in re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
 
 
 def test_how_far_the_same_recipe_is_from_itself():
@@ -406,34 +408,92 @@ def test_the_counts_of_evened_in_words():
     found = list(beside_evened(*PHOTOGRAPHS))
     beside_plain, beside = (Counter(lines[i].verdict for lines in found) for i in (0, 2))
     assert beside_plain["above"] == 0
-    words = "ahead of plain in {} of the {} cells that it was run in, even in {} and behind in {}"
+    words = "ahead of plain in {} of the {} cells of photographs that it was run in, even in {} and behind in {}"
     assert words.format(*(beside_plain[one] if one else len(found) for one in ("ahead", "", "even", "behind"))) in page
     words = "`tuned` is ahead of it in {}, above it in {}, even in {} and behind in {}"
     assert words.format(*(beside[one] for one in ("ahead", "above", "even", "behind"))) in page
-    words = "beside it the default is ahead in {} of {} cells, above in {}, even in {} and behind in {}"
+    words = "Beside it the default is ahead in {} of {} cells, above in {}, even in {} and behind in {}"
     counts = beside["ahead"], len(found), beside["above"], beside["even"], beside["behind"]
     assert words.format(*counts) in readme
     pixels = Counter(sign(tuned.pixel_difference) for _, _, tuned in found)
     words = f"pixel accuracy of `tuned` is higher by more than two standard errors in {pixels[1]} of them and lower in"
     assert f"{words} {pixels[-1]}" in page
-    assert f"and has the higher pixel accuracy in {pixels[1]}" in readme
-    shares = [evened.difference.value / tuned.difference.value for evened, tuned, _ in found]
-    assert f"the median is {100 * statistics.median(shares):.0f} %" in page
+    assert f"higher by more than two standard errors in {pixels[1]} and lower in one" in readme
+    shares = {line.cell: line.difference.value / tuned.difference.value for line, tuned, _ in found}
+    short, long = ([share for cell, share in shares.items() if (cell.steps < 1000) == one] for one in (True, False))
+    medians = [f"{100 * statistics.median(one):.0f} %" for one in (short, long)]
+    assert "a median of {} in 18 short cells and of {} in eight to the end".format(*medians) in page
+    assert "the median is {}, to the end {}".format(*medians) in page
+    assert (len(short), len(long), sum(share > 0.5 for share in short)) == (18, 8, 17)
+    assert "more than half of the gain** in 17 of 18 cells" in page
     near = sum(line.difference.value <= line.difference.error for _, _, line in found)
-    assert f"in {near} cells it is at most one standard error below `tuned`" in page
+    assert f"In {near} cells it is at most one standard error below `tuned`" in page
     assert {line.verdict for _, _, line in found if line.cell.steps >= 1000} == {"ahead", "above", "even"}
     both = sum(tuned.verdict == beside.verdict == "ahead" for _, tuned, beside in found)
     higher = sum(min(tuned.difference.value, beside.difference.value) > 0 for _, tuned, beside in found)
-    assert f"above in the mean of {higher} of {len(found)}; `tuned` is ahead of both in {both}" in page
+    words = f"a higher mean than both plain and `evened` in {higher} of {len(found)} cells"
+    assert f"{words}; `tuned` is ahead of both in {both}" in page
+    at_95 = 4.303  # Student's t, two degrees of freedom
+    sure = [sum(lines[i].difference.value > at_95 * lines[i].difference.error for lines in found) for i in (2, 0)]
+    assert "are above zero in {} (`evened` from plain: in {})".format(*sure) in page
+    long = [beside for *_, beside in found if "msrc21" in beside.cell.data and beside.cell.steps >= 1000]
+    assert [sum(line.verdict == one for line in long) for one in ("above", "even")] == [1, 4]
+    words = "higher mean in all five cells that were run, above `evened` in one and even in four, and a pixel accuracy"
+    assert f"{words} that is higher by more than two standard errors in four" in page
+    assert len(long) == sum(line.difference.value > 0 for line in long) == 5
+    assert sum(sign(line.pixel_difference) for line in long) == 4
+    assert f"where it has {mean_of([line.difference.value for line in long]).value:.1f} points more on average" in page
+    long = [beside.verdict for *_, beside in found if "camvid" in beside.cell.data and beside.cell.steps >= 1000]
+    assert (set(long), "Long, it is ahead of it on CamVid" in readme) == ({"ahead"}, True)
 
     uneven = [(one.pixel_difference, two.pixel_difference) for one, two, _ in found if "camvid" in one.cell.data]
     lower = [-evened.value for evened, _ in uneven if sign(evened) < 0]
     assert (len(lower), len(uneven)) == (9, 12)
-    assert f"it has {min(lower):.1f} to {max(lower):.1f} points less pixel accuracy than plain in nine" in page
+    assert f"it costs pixels**: {min(lower):.1f} to {max(lower):.1f} points of pixel accuracy in nine cells" in page
     assert f"`tuned` has {-min(tuned.value for _, tuned in uneven):.1f} less at most" in page
     pairs = [lines[:2] for lines in found if "msrc21" in lines[0].cell.data]
     means = [mean_of([lines[i].pixel_difference.value for lines in pairs]).value for i in (0, 1)]
     assert "On MSRC-21 it has {:.1f} more on average, `tuned` {:.1f}".format(*means) in page
+
+
+def test_the_shares_of_round_fifteen():
+    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    for data in ("camvid", "msrc21"):
+        words = []
+        for name, model in (("presets", "FCN"), ("fits", "DeepLabV3+")):
+            found = [lines for lines in beside_evened(name) if lines[0].cell.data == data]
+            shares = [100 * evened.difference.value / tuned.difference.value for evened, tuned, _ in found]
+            words.append(f"{min(shares):.0f} to {max(shares):.0f} % with {model}")
+        assert f"| {', '.join(words)} |" in page
+
+
+def test_the_classes_that_evened_costs():
+    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    falls, rises = [], []
+    for name in ("full", "further"):
+        rows = [row for row in read_classes([RESULTS / "classes" / f"{name}.csv"]) if row["own"] == "yes"]
+        scores = {}
+        for row in rows:
+            if row["data"] == "camvid" and row["arm"] in ("plain", "evened"):
+                scores.setdefault(row["class"], {}).setdefault(row["arm"], []).append(row["iou"])
+        lost = {one: mean_of(arms["plain"]).value - mean_of(arms["evened"]).value for one, arms in scores.items()}
+        falls += [lost[one] for one in ("fence", "building", "pavement")]
+        rises += [one for one, value in lost.items() if value < 0.0]
+    assert set(rises) == {"sign"}
+    assert "no class but signs has a higher mean" in page
+    assert f"fences, buildings and pavements fall by {min(falls):.1f} to {max(falls):.1f} points" in page
+
+
+def test_fixed_beside_evened():
+    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    lines = [
+        line
+        for name in PHOTOGRAPHS
+        for line in own_lines(lines_of(name, PLANNED, baseline="evened"))
+        if line.arm == "fixed" and line.difference is not None
+    ]
+    higher = sum(line.difference.value > 0 for line in lines)
+    assert f"has the higher mean in {higher} of the {len(lines)} cells of photographs that have both" in page
 
 
 def fifteen_rows():

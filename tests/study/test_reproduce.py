@@ -3,6 +3,7 @@
 import argparse
 import csv
 import os
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,11 @@ def test_the_jobs_are_those_of_the_results(name, tmp_path, monkeypatch):
     assert {job.id: job.digest for job in jobs} == there
     assert join[:2] == ["study", "table"]
     assert join[-1] == f"runs/{name}.csv"
+
+
+def test_without_names_it_runs_all():
+    (names,) = re.findall(r'"\$\{@:-(.*)\}"', (ROOT / "studies" / "reproduce.sh").read_text())
+    assert sorted(names.split()) == sorted(path.stem for path in RESULTS.glob("*.csv"))
 
 
 def test_an_unknown_name_is_an_error(tmp_path):
