@@ -104,6 +104,11 @@ def test_labels_are_resized_by_nearest_neighbour():
     assert torch.equal(functional.resize_labels(large, (1, 24), "aligned"), large[:, :1])
 
 
+def test_resized_labels_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"labels must be \[b, \*full\], one dimension more than \(2, 3\); got"):
+        functional.resize_labels(torch.zeros(1, 1, 16, 24, dtype=torch.long), (2, 3))
+
+
 def test_one_pixel():
     features, logits, labels, weight = draw((1, 1))
     labels[:] = 2

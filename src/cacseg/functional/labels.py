@@ -24,6 +24,9 @@ def resize_labels(
     - "centred": the pixel in its middle ("nearest-exact"), where upsampling with align_corners=False has a feature.
     - "aligned": the one at i (H - 1) / (h - 1), where upsampling with align_corners=True has it.
     """
+    if labels.ndim != len(size) + 1:
+        shape = tuple(labels.shape)
+        raise ValueError(f"labels must be [b, *full], one dimension more than {tuple(size)}; got shape {shape}.")
     if tuple(labels.shape[1:]) == tuple(size):
         return labels.long()
     if sampling != "aligned":
