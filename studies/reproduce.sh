@@ -165,6 +165,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw --only "arms=$most"
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow,evened
     go scenes "${cpu[@]}" --only arms=present,relative
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
 }
 
 for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do

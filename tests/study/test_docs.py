@@ -484,6 +484,24 @@ def test_the_classes_that_evened_costs():
     assert f"fences, buildings and pavements fall by {min(falls):.1f} to {max(falls):.1f} points" in page
 
 
+def test_generated_scenes_without_the_balance():
+    """`entropy` is `tuned` without it, `unsure` is `evened` without it."""
+    search, page = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    cells = [("scenes", "deeplabv3plus", rate, 150) for rate in ("adamw", "adamw_fast")]
+    beside = {base: by_arm(lines_of("scenes", PLANNED, baseline=base)) for base in ("plain", "tuned", "evened")}
+
+    def lower(arm, base):
+        found = [beside[base][(arm, *cell)].difference for cell in cells]
+        return tuple(f"{-one.value:.1f} ± {one.error:.1f}" for one in found)
+
+    assert "{} and, at the higher rate, {} below `tuned`".format(*lower("entropy", "tuned")) in search
+    assert "{} and {} below plain".format(*lower("unsure", "plain")) in search
+    assert "{} and {} below `evened`".format(*lower("unsure", "evened")) in search
+    assert "(`unsure`) give nothing, -{} and -{} from plain".format(*lower("unsure", "plain")) in page
+    kept = [beside["plain"][(arm, *cell)].difference.value for cell in cells for arm in ("entropy", "tuned")]
+    assert "(`entropy`) keeps {:.1f} of {:.1f} and {:.1f} of {:.1f} points".format(*kept) in page
+
+
 def test_fixed_beside_evened():
     page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
     lines = [
