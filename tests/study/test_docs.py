@@ -1,5 +1,6 @@
 """What docs/study.md states is true."""
 
+import functools
 import math
 import re
 import statistics
@@ -51,9 +52,14 @@ def test_the_options_on_the_page(command, capsys, monkeypatch):
     assert {short.get(option, option) for option in named} == there - {"--help"}
 
 
+@functools.cache
+def records_of(name):
+    return read_records([RESULTS / f"{name}.csv"])
+
+
 def lines_of(name, seeds=None, arms=None, baseline="plain"):
     only = {axis: names for axis, names in (("seeds", seeds), ("arms", arms)) if names is not None}
-    return summarise(part_of(read_records([RESULTS / f"{name}.csv"]), only), baseline)
+    return summarise(part_of(records_of(name), only), baseline)
 
 
 def by_arm(lines):
@@ -180,7 +186,7 @@ def test_the_answers_of_the_same_models_in_words():
     page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
     found = {}
     for name in CELLS:
-        records = part_of(read_records([RESULTS / f"{name}.csv"]), {"arms": ["tuned"], "seeds": PLANNED})
+        records = part_of(records_of(name), {"arms": ["tuned"], "seeds": PLANNED})
         for line in summarise_answers(records, "plain"):
             if line.own and line.difference.n == len(PLANNED):
                 found.setdefault(line.cell, line.difference)
@@ -306,7 +312,7 @@ def twelve_rows():
 def told_apart(name, cell, seeds=None):
     """What the bias of `relative` gives: its line beside the same models' answers without it."""
     only = {"arms": ["relative"]} | ({} if seeds is None else {"seeds": seeds})
-    lines = summarise_answers(part_of(read_records([RESULTS / f"{name}.csv"]), only), "context_alone")
+    lines = summarise_answers(part_of(records_of(name), only), "context_alone")
     (line,) = (line for line in lines if line.own and line.cell == cell)
     return line
 
@@ -317,7 +323,7 @@ SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cel
 def without_bias():
     """Models of `relative` without their bias, which are those of `tuned` trained once more, beside these; by cell."""
     for name in ("unscaled", "ends", "presets", "scenes"):
-        records = part_of(read_records([RESULTS / f"{name}.csv"]), {"seeds": PLANNED})
+        records = part_of(records_of(name), {"seeds": PLANNED})
         scores = {(*(one[axis] for axis in CELL), one["arm"], one["seed"]): one["answers"] for one in records}
         again = {}
         for (*cell, arm, seed), answers in scores.items():
