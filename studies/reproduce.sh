@@ -60,6 +60,10 @@ presets() {
     go presets "${all[@]}" "${deeplab[@]}" --only data=camvid --steps 200
     go presets "${all[@]}" "${deeplab[@]}" --only data=msrc21 --steps 800
     go presets "${both[@]}" "${gpu[@]}" --only arms=evened "${fcn[@]}"
+    local less=("${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=msrc21)
+    go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 0,2
+    go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 1 --only optimisers=adamw --steps 200
+    go presets "${less[@]}" --only arms=relative_03 --seeds 1 --only optimisers=adamw --steps 800
 }
 
 fits() {
@@ -67,6 +71,7 @@ fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias,slow --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
     go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
+    go fits "${both[@]}" "${gpu[@]}" --only arms=relative --only data=msrc21
 }
 
 rates() {
@@ -95,6 +100,7 @@ ends() {
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only \
         arms=plain,tuned,detached,still,fixed,slow,present,relative,evened,two_evened
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=entropy,relative_01,relative_03,relative_3
 }
 
 further() {
@@ -104,6 +110,8 @@ further() {
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=plain,tuned --seeds 0,1,2,3,4,5
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd \
         --only arms=plain,released,tuned,evened
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=relative
+    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=relative
 }
 
 unscaled() {
@@ -120,6 +128,7 @@ unscaled() {
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=relative --seeds 3,4,5
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
         --seeds 0,1
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=relative_01,relative_03,relative_3
 }
 
 reach() {

@@ -11,7 +11,7 @@ import pytest
 
 from cacseg.study.classes import COLUMNS as CLASS_COLUMNS
 from cacseg.study.classes import classes_tables, read_classes
-from cacseg.study.file import parse_study, tomllib
+from cacseg.study.file import parse_study, read_study, tomllib
 from cacseg.study.plan import make_plan
 from cacseg.study.results import AXES, COLUMNS, part_of, read_records
 from cacseg.study.summary import mean_of, own_lines, pool, summarise, summarise_answers
@@ -23,13 +23,26 @@ PAGE = (DOCS / "study.md").read_text()
 
 
 def test_the_study_on_the_page_can_be_planned():
-    text, own_data = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     jobs = make_plan(parse_study(tomllib.loads(text)), {"camvid": "somewhere"})
     assert len(jobs) == 2 * 2 * 3
     assert {job.held_out for job in jobs} == {0.2}
-    content = tomllib.loads(text) | tomllib.loads(own_data)
-    jobs = make_plan(parse_study(content), {"mine": "my_data"})
+
+
+def test_the_study_of_ones_own_images_is_what_the_page_says():
+    """Its arms are those of the other studies, and its command is the one in the file."""
+    path = RESULTS.parent / "yours.toml"
+    jobs = make_plan(read_study(path), {"yours": "my_data"})
     assert {(job.config.data.name, job.config.data.root) for job in jobs} == {("folder", "my_data")}
+    assert f"`--list` shows the {len(jobs)} jobs" in path.read_text()
+    assert "500 and 2000 steps of 16 crops of 256x256, three seeds" in re.sub(r"\s+", " ", PAGE)
+    found = {(job.steps, job.config.training.batch, job.config.data.crop) for job in jobs}
+    assert found == {(500, 16, (256, 256)), (2000, 16, (256, 256))}
+    assert {job.seed for job in jobs} == {0, 1, 2}
+    (command,) = re.findall(r"cacseg study run studies/yours.toml.*", path.read_text())
+    assert command in PAGE
+    yours, others = (read_study(file).arms for file in (path, RESULTS.parent / "unscaled.toml"))
+    assert all(yours[arm] == others[arm] for arm in yours)
 
 
 def test_the_columns_and_axes_on_the_page():
@@ -320,9 +333,9 @@ def told_apart(name, cell, seeds=None):
 SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cell of round fourteen with the first seeds
 
 
-def without_bias():
+def without_bias(names=("unscaled", "ends", "presets", "scenes")):
     """Models of `relative` without their bias, which are those of `tuned` trained once more, beside these; by cell."""
-    for name in ("unscaled", "ends", "presets", "scenes"):
+    for name in names:
         records = part_of(records_of(name), {"seeds": PLANNED})
         scores = {(*(one[axis] for axis in CELL), one["arm"], one["seed"]): one["answers"] for one in records}
         again = {}
@@ -386,6 +399,103 @@ def test_how_far_the_same_recipe_is_from_itself():
     assert f"{words} {spread.error * math.sqrt(len(found)):.1f}" in page
     assert sum(sign(again) != 0 for name, _, again in without_bias() if name != "scenes") == 2
     assert "and in two of the 13 more than two standard errors from zero" in page
+    both = [again for name, _, again in without_bias(("unscaled", "ends", "presets", "further", "fits"))]
+    far = sum(sign(again) != 0 for again in both)
+    words = f"in {far} of {len(both)}, and means of three seeds were up to {max(abs(again.value) for again in both):.1f} apart"
+    assert words in re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+
+
+def test_relative_in_all_cells():
+    """The counts of round seventeen, and what the bias gives, in words."""
+    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    names = ("unscaled", "ends", "further", "presets", "fits", "scenes")
+    cells = [(name, cell) for name, cell, _ in without_bias(names)]
+    assert f"measured in {len(cells)} cells of three seeds and more" in page
+    told = {(name, cell): told_apart(name, cell).difference for name, cell in cells}
+    most = sorted((one.value for one in told.values()), reverse=True)
+    assert [f"{value:.1f}" for value in most[:4]] == ["1.2", "1.0", "0.2", "0.2"]
+    assert (f"{most[-1]:.1f}", f"{most[4]:.1f}") == ("-0.2", "0.1")
+    assert "and between -0.2 and 0.1 elsewhere" in page
+    short = [one for (name, _), one in told.items() if name in ("presets", "fits")]
+    lowest, highest = min(one.value for one in short), max(one.value for one in short)
+    words = (
+        f"the twelve short cells of MSRC-21 {lowest:+.2f} to {highest:+.2f}, eight of them below zero by more than two"
+    )
+    assert (len(short), sum(sign(one) < 0 for one in short), words in results) == (12, 8, True)
+    long = [(name, cell) for name, cell in cells if name in ("unscaled", "ends", "further")]
+    arms = {
+        arm: sum(by_arm(lines_of(name))[(arm, *cell)].verdict == "ahead" for name, cell in long)
+        for arm in ("relative", "tuned")
+    }
+    assert (len(long), arms) == (7, {"relative": 6, "tuned": 5})
+    assert "(six of seven beside five)" in results
+
+
+HELD_OUT = ("camvid_held_out", FCN, "adamw", 1000)  # the two long cells of round sixteen
+UNSCALED = ("msrc21_unscaled", FCN, "adamw", 2000)
+
+
+def beside_both(name, cell, arm):
+    """An arm's context answers without a bias, beside the mean of `tuned` and of `relative` without one, seed by seed."""
+    records = part_of(records_of(name), {"seeds": PLANNED})
+    scores = {(one["arm"], one["seed"]): one["answers"] for one in records if tuple(one[axis] for axis in CELL) == cell}
+
+    def score(of, seed, measure):
+        answers = scores[(of, seed)]
+        return answers["context_alone" if "context_alone" in answers else "context"][measure]
+
+    for measure in ("miou", "pixel_accuracy"):
+        pairs = [
+            score(arm, seed, measure) - (score("tuned", seed, measure) + score("relative", seed, measure)) / 2
+            for of, seed in scores
+            if of == arm
+        ]
+        yield mean_of(pairs)
+
+
+def sixteen_rows():
+    """Of rounds sixteen and seventeen: the weight of the distillation."""
+    for arm, weight in (
+        ("relative_01", "0.1"),
+        ("relative_03", "0.3"),
+        ("relative_3", "3"),
+        ("entropy", "1, pixels alike"),
+    ):
+        numbers = [*beside_both("ends", HELD_OUT, arm)]
+        numbers += [] if arm == "entropy" else beside_both("unscaled", UNSCALED, arm)
+        shown = [signed(one) for one in numbers] + ["not run"] * (4 - len(numbers))
+        yield f"| {' | '.join([f'`{arm}`', weight, *shown])} |"
+
+
+def test_the_short_cells_of_round_sixteen():
+    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    means = {}
+    for arm in ("relative_03", "relative_01"):
+        cells = [("msrc21", FCN, optimiser, steps) for optimiser in ("adamw", "sgd") for steps in (200, 800)]
+        means[arm] = [next(beside_both("presets", cell, arm)).value for cell in cells]
+    found = (mean_of(values).value for values in means.values())
+    assert "in the mean of the four short cells {:.1f} and {:.1f} below".format(*(-value for value in found)) in page
+    adamw, sgd = ([mean_of(values[i : i + 2]).value for values in means.values()] for i in (0, 2))
+    assert (
+        "{:.1f} and {:.1f} above with AdamW, {:.1f} and {:.1f} below with SGD".format(*adamw, *(-v for v in sgd))
+        in page
+    )
+
+
+SEVENTEEN = (("further", (("msrc21", NEAR, "adamw", 2000), ("msrc21", FCN, "sgd", 2000))), ("fits", None))
+
+
+def seventeen_rows():
+    """Of round seventeen: `relative` in the cells that it had not been run in."""
+    for name, cells in SEVENTEEN:
+        beside = {base: by_arm(lines_of(name, PLANNED, baseline=base)) for base in ("tuned", "plain")}
+        for cell in cells or [tuple(cell) for arm, *cell in beside["plain"] if arm == "relative"]:
+            line = told_apart(name, cell, PLANNED)
+            found = (beside[base][("relative", *cell)] for base in ("tuned", "plain"))
+            others = [signed_pair(one.difference) for one in found]
+            verdict = beside["plain"][("relative", *cell)].verdict
+            told = signed(line.difference), signed(line.pixel_difference)
+            yield f"| {' | '.join([*map(str, cell), *told, *others, verdict])} |"
 
 
 def beside_evened(*names):
@@ -566,6 +676,8 @@ def gains():
         ("search.md", "thirteen", thirteen_rows),
         ("search.md", "fourteen", fourteen_rows),
         ("search.md", "fifteen", fifteen_rows),
+        ("search.md", "sixteen", sixteen_rows),
+        ("search.md", "seventeen", seventeen_rows),
         ("../README.md", "gains", gains),
     ],
 )

@@ -5,9 +5,11 @@ import json
 import multiprocessing
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import data_trees
 import study_runs
 from cacseg.cli import _study_display
 from cacseg.recipes.config import change
@@ -20,6 +22,7 @@ from cacseg.study.results import write_record
 from cacseg.study.run import _unless_other_data, look_at, run_study
 from command_line import run as command
 
+STUDIES = Path(__file__).parents[2] / "studies"
 PLAN = make_plan(parse_study(tomllib.loads(study_runs.SMALL)))
 
 
@@ -116,6 +119,30 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)  # beside a CSV, perhaps one of many, nothing is written
     assert cacseg("plot", folder / "results.csv").out.strip() == "results.png"
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_images_of_ones_own(tmp_path, capsys, monkeypatch):
+    """The study that is ready for them, on images of two sizes."""
+    data_trees.folder(tmp_path / "data")
+    data_trees.write(tmp_path / "data/images/train/large.png", data_trees.image(9, (80, 96)))
+    data_trees.write(tmp_path / "data/labels/train/large.png", data_trees.raw_labels([0, 1, 2], 9, (80, 96)))
+    small = ("--set", "data.crop=48,64", "--set", "training.batch=2", "--steps", "2", "--seeds", "0")
+    out = tmp_path / "out"
+    asked = (
+        "study",
+        "run",
+        STUDIES / "yours.toml",
+        "--root",
+        f"yours={tmp_path / 'data'}",
+        "-o",
+        out,
+        "--device",
+        "cpu",
+    )
+    ran = command(*asked, *small, capsys=capsys, monkeypatch=monkeypatch)
+    assert (ran.code, "4 of 4 jobs done" in ran.out) == (0, True), ran.err
+    shown = command("study", "table", out, capsys=capsys, monkeypatch=monkeypatch)
+    assert all(arm in shown.out for arm in ("plain", "evened", "tuned", "relative")), shown.err
 
 
 def test_a_folder_takes_only_what_can_be_compared(tmp_path):
