@@ -141,8 +141,12 @@ def test_images_of_ones_own(tmp_path, capsys, monkeypatch):
     )
     ran = command(*asked, *small, capsys=capsys, monkeypatch=monkeypatch)
     assert (ran.code, "4 of 4 jobs done" in ran.out) == (0, True), ran.err
-    shown = command("study", "table", out, capsys=capsys, monkeypatch=monkeypatch)
-    assert all(arm in shown.out for arm in ("plain", "evened", "tuned", "relative")), shown.err
+    rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
+    arms = ("plain", "evened", "tuned", "relative")
+    assert {(row["arm"], row["status"]) for row in rows} == {(arm, "done") for arm in arms}
+    for asked in (("table", out, "--baseline", "evened"), ("answers", out, "--beside", "context_alone")):
+        shown = command("study", *asked, "--only", "arms=evened,relative", capsys=capsys, monkeypatch=monkeypatch)
+        assert (shown.code, "relative" in shown.out) == (0, True), shown.err
 
 
 def test_a_folder_takes_only_what_can_be_compared(tmp_path):
