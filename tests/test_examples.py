@@ -11,10 +11,12 @@ import pytest
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-@pytest.mark.parametrize("name", ["smp_plain_loop", "transformers_trainer", "torchvision_lightning"])
-def test_an_example_trains(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "steps"), [("smp_plain_loop", 25), ("transformers_trainer", 40), ("torchvision_lightning", 60)]
+)
+def test_an_example_trains(name, steps, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--steps", str(steps)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     right = dict(re.findall(r"(context|plain) classifier: ([\d.]+)%", done.stdout))

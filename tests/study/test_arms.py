@@ -12,13 +12,14 @@ from cacseg.study.file import read_study
 from cacseg.study.plan import make_plan
 
 STUDIES = Path(__file__).parents[2] / "studies"
-ROOTS = {"camvid": "somewhere", "msrc21": "somewhere"}
+FILES = {"camvid", "msrc21", "folder"}  # the others are generated
 
 
 def arguments_of(study, arm):
     """Of the classifier and of the loss."""
-    roots = {} if study == "scenes" else ROOTS  # generated
-    jobs = make_plan(read_study(STUDIES / f"{study}.toml"), roots, only={"arms": [arm]})
+    plan = read_study(STUDIES / f"{study}.toml")
+    used = {choice.recipe for choice in plan.data.values()}
+    jobs = make_plan(plan, dict.fromkeys(used & FILES, "somewhere"), only={"arms": [arm]})
     model, *others = (job.config.model for job in jobs)
     of_classifier, of_loss = model.classifier_arguments, model.loss_arguments
     assert all((other.classifier_arguments, other.loss_arguments) == (of_classifier, of_loss) for other in others)

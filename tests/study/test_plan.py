@@ -17,6 +17,7 @@ from cacseg.study.splits import hold_out
 STUDIES = Path(__file__).parents[2] / "studies"
 SYNTHETIC = read_study(STUDIES / "synthetic.toml")
 ROOTS = {"camvid": "somewhere/camvid", "msrc21": "somewhere/msrc21"}
+OWN = {"folder": "somewhere/mine"}
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.toml")), ids=lambda path: path.stem)
@@ -24,7 +25,7 @@ def test_every_study_of_the_repository_can_be_planned(path):
     study = read_study(path)
     assert study.name == path.stem
     used = {choice.recipe for choice in study.data.values()}
-    jobs = make_plan(study, {name: root for name, root in ROOTS.items() if name in used})
+    jobs = make_plan(study, {name: root for name, root in (ROOTS | OWN).items() if name in used})
     assert len({job.id for job in jobs}) == len(jobs)
 
 
