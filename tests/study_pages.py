@@ -1,0 +1,73 @@
+"""What the tests of the pages about results share: records, their lines, and what a page shows."""
+
+import functools
+import math
+import re
+from pathlib import Path
+
+from cacseg.study.results import part_of, read_records
+from cacseg.study.summary import own_lines, summarise
+
+DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parents[1] / "studies" / "results"
+CELL = ("data", "model", "optimiser", "steps")
+CELLS = ("presets", "fits", "full", "further", "whole", "rates", "unscaled")  # where `tuned` has three seeds
+PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled")  # where `evened` has
+PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
+FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
+
+
+@functools.cache
+def records_of(name):
+    return read_records([RESULTS / f"{name}.csv"])
+
+
+def lines_of(name, seeds=None, arms=None, baseline="plain"):
+    only = {axis: names for axis, names in (("seeds", seeds), ("arms", arms)) if names is not None}
+    return summarise(part_of(records_of(name), only), baseline)
+
+
+def by_arm(lines):
+    """Each arm's own answer, by its name and its cell."""
+    return {(line.arm, *line.cell): line for line in own_lines(lines)}
+
+
+def shown(page, kind):
+    """The tables of a page between comments such as <!-- table: NAME -->, by their names."""
+    found = re.findall(rf"<!-- {kind}: (\w+).*?-->\n(.*?)<!-- /{kind} -->", (DOCS / page).read_text(), re.DOTALL)
+    return {name: table.strip() for name, table in found}
+
+
+def rows_of(page, name):
+    """The rows of the one table between the comments <!-- NAME: ... --> and <!-- /NAME -->."""
+    (table,) = re.findall(rf"<!-- {name}: .*?-->\n(.*?)<!-- /{name} -->", (DOCS / page).read_text(), re.DOTALL)
+    return table.strip().splitlines()[2:]
+
+
+def own_of(arm, seeds, names=CELLS):
+    """The arm's own answer in every cell with enough seeds for a verdict; of a cell in two files the first."""
+    found = {}
+    for name in names:
+        for line in lines_of(name, seeds):
+            if line.own and line.arm == arm and line.verdict:
+                found.setdefault(line.cell, line)
+    return list(found.values())
+
+
+def sign(mean):
+    return 0 if abs(mean.value) <= 2.0 * mean.error else math.copysign(1, mean.value)
+
+
+def signed_pair(mean):
+    return f"{mean.value:+.1f} ± {mean.error:.1f}"
+
+
+def beside_evened(*names):
+    """`evened` beside plain, `tuned` beside plain, and `tuned` beside `evened`, in every cell that has all three."""
+    for name in names:
+        from_plain = by_arm(lines_of(name, PLANNED))
+        from_evened = by_arm(lines_of(name, PLANNED, baseline="evened"))
+        for cell in (cell for arm, *cell in from_plain if arm == "evened"):
+            found = from_plain[("evened", *cell)], from_plain[("tuned", *cell)], from_evened[("tuned", *cell)]
+            assert [line.difference.n for line in found] == [len(PLANNED)] * 3
+            yield found
