@@ -36,7 +36,7 @@ layers: $(SETUP)  ## the direction of imports
 	$(BIN)/lint-imports
 
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 
 gpu: $(SETUP)  ## the tests that need a CUDA device

@@ -83,7 +83,9 @@ def run(folder, steps=8, *, task=None, loaders=None, **arguments):
     return train(task, loaders, Path(folder), **options | arguments)
 
 
-if __name__ == "__main__":  # python tests/engine_runs.py FOLDER WORKERS: a run that somebody else will kill
+if __name__ == "__main__":  # python tests/engine_runs.py FOLDER WORKERS STEPS [resume]: a run in a process of its own
     import sys
 
-    run(sys.argv[1], steps=400, loaders=small_loaders(workers=int(sys.argv[2])), task=small_task(steps=12))
+    folder, workers, steps, *resume = sys.argv[1:]
+    loaders = small_loaders(workers=int(workers))
+    run(folder, steps=int(steps), loaders=loaders, task=small_task(steps=12), resume=bool(resume))
