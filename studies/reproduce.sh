@@ -25,7 +25,7 @@ fi
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
 start=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
     --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
-# All but `unscaled` ran without images padded to the stride.
+# All but `unscaled` and `recipe` ran without images padded to the stride.
 before=(--set model.pad_to_stride=false)
 weights=("${start[@]}" "${before[@]}")
 camvid=(--root "camvid=$CAMVID")
@@ -112,6 +112,8 @@ further() {
         --only arms=plain,released,tuned,evened
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=relative
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=relative
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=paper,released
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=paper,released
 }
 
 unscaled() {
@@ -129,6 +131,11 @@ unscaled() {
     go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
         --seeds 0,1
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=relative_01,relative_03,relative_3
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=paper
+}
+
+recipe() {
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps}
 }
 
 reach() {
@@ -177,7 +184,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
 }
 
-for name in "${@:-full further unscaled presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
+for name in "${@:-full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
     for one in $name; do
         [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
         part=0

@@ -11,8 +11,8 @@ from cacseg.study.summary import own_lines, summarise
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
 CELL = ("data", "model", "optimiser", "steps")
-CELLS = ("presets", "fits", "full", "further", "whole", "rates", "unscaled")  # where `tuned` has three seeds
-PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled")  # where `evened` has
+CELLS = ("presets", "fits", "full", "further", "whole", "rates", "unscaled", "recipe")  # where `tuned` has three seeds
+PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
 PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 
