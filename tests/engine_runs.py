@@ -14,6 +14,7 @@ from cacseg.engine.task import SegmentationTask
 from cacseg.models import create_model
 
 CLASSES = ("left", "right", "sky")
+STEPS = 12  # of the runs in a process of their own: the schedule is theirs, however many steps are asked for
 
 
 class Stripes:
@@ -88,4 +89,4 @@ if __name__ == "__main__":  # python tests/engine_runs.py FOLDER WORKERS STEPS [
 
     folder, workers, steps, *resume = sys.argv[1:]
     loaders = small_loaders(workers=int(workers))
-    run(folder, steps=int(steps), loaders=loaders, task=small_task(steps=12), resume=bool(resume))
+    run(folder, steps=int(steps), loaders=loaders, task=small_task(steps=STEPS), resume=resume == ["resume"])

@@ -5,8 +5,8 @@ import math
 import re
 from pathlib import Path
 
-from cacseg.study.results import part_of, read_records
-from cacseg.study.summary import own_lines, summarise
+from cacseg.study.results import AXES, part_of, read_records
+from cacseg.study.summary import mean_of, own_lines, summarise
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
@@ -15,6 +15,7 @@ CELLS = ("presets", "fits", "full", "further", "whole", "rates", "unscaled", "re
 PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
 PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
+WHOLE = ("msrc21_unscaled", FCN, "adamw", 4000)  # the recipe of MSRC-21, all of its steps
 
 
 @functools.cache
@@ -58,6 +59,10 @@ def sign(mean):
     return 0 if abs(mean.value) <= 2.0 * mean.error else math.copysign(1, mean.value)
 
 
+def pair(mean, digits=1):
+    return f"{mean.value:.{digits}f} ± {mean.error:.{digits}f}"
+
+
 def signed_pair(mean):
     return f"{mean.value:+.1f} ± {mean.error:.1f}"
 
@@ -71,3 +76,14 @@ def beside_evened(*names):
             found = from_plain[("evened", *cell)], from_plain[("tuned", *cell)], from_evened[("tuned", *cell)]
             assert [line.difference.n for line in found] == [len(PLANNED)] * 3
             yield found
+
+
+def scores(name, cell, arm, answer):
+    """mIoU by seed."""
+    only = dict(zip(AXES, ([str(one)] for one in cell), strict=False)) | {"arms": [arm], "seeds": PLANNED}
+    return {str(one["seed"]): one["answers"][answer]["miou"] for one in part_of(records_of(name), only)}
+
+
+def apart(first, second):
+    """Of two scores by seed: the mean difference."""
+    return mean_of([first[seed] - second[seed] for seed in first])

@@ -22,9 +22,7 @@ from cacseg.engine.interrupt import Stopped
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.optim import parameter_groups, polynomial
 from cacseg.engine.task import SegmentationTask
-from engine_runs import Stripes, crop_32, run, small_loaders, small_model, whole
-
-STEPS = 12
+from engine_runs import STEPS, Stripes, crop_32, run, small_loaders, small_model, whole
 
 
 def same(first, second):
@@ -83,7 +81,11 @@ def start(folder, workers, steps, *resume):
 
 def finish(folder, workers=0, *resume):
     process = start(folder, workers, STEPS, *resume)
-    _, said = process.communicate(timeout=600)
+    try:
+        _, said = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     assert process.returncode == 0, said
 
 
