@@ -210,7 +210,7 @@ def test_an_image_too_wide_for_a_jpeg_does_not_end_it(model, photos, tmp_path):
         photos / "a",
         tmp_path / "out",
         outputs=Outputs(overlays=False),
-        inference=Inference((64, 64), (64, 64), window_batch=64),
+        inference=Inference((32, 4096), (32, 4096), window_batch=4),
     )
     assert found[:2] == (1, 1)
 
