@@ -182,6 +182,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow,evened
     go scenes "${cpu[@]}" --only arms=present,relative
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
 }
 
 for name in "${@:-full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do

@@ -15,11 +15,13 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    apart,
     beside_evened,
     by_arm,
     lines_of,
     records_of,
     rows_of,
+    scores,
     sign,
     signed_pair,
 )
@@ -329,6 +331,19 @@ def fifteen_rows():
             yield f"| {' | '.join([*map(str, cell), *numbers])} |"
 
 
+def eighteen_rows():
+    """Of round eighteen: mIoU and pixel accuracy beside `tuned` on generated scenes, and how far its oracle is."""
+    lines = by_arm(lines_of("scenes", PLANNED, baseline="tuned"))
+    for arm, weight in (("oracle_3", "3"), ("oracle_03", "0.3")):
+        row = [f"`{arm}`", weight]
+        for optimiser in ("adamw", "adamw_fast"):
+            cell = ("scenes", "deeplabv3plus", optimiser, 150)
+            line = lines[(arm, *cell)]
+            oracles = (scores("scenes", cell, one, "oracle") for one in (arm, "tuned"))
+            row += [signed_pair(one) for one in (line.difference, line.pixel_difference, apart(*oracles))]
+        yield f"| {' | '.join(row)} |"
+
+
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
@@ -340,6 +355,7 @@ def fifteen_rows():
         ("fifteen", fifteen_rows),
         ("sixteen", sixteen_rows),
         ("seventeen", seventeen_rows),
+        ("eighteen", eighteen_rows),
     ],
 )
 def test_the_rows_of_a_round_are_those_of_the_records(name, rows):
