@@ -131,3 +131,19 @@ def relation_distillation(context, oracle, labels, ignore_index=255):
         if squares:
             values.append(sum(squares) / len(squares))
     return sum(values) / len(values) if values else 0.0
+
+
+def overlap_loss(logits, labels, ignore_index=255):
+    """One minus intersection over union of each class that is there, with probabilities for the answer."""
+    shared, union, present = {}, {}, set()
+    for b, image_labels in enumerate(label_list(labels)):
+        for i, label in enumerate(image_labels):
+            if label < 0 or label == ignore_index:
+                continue
+            present.add(label)
+            scores = [math.exp(float(one)) for one in pixels(logits)[b][i]]
+            for k, score in enumerate(scores):
+                chance = score / sum(scores)
+                shared[k] = shared.get(k, 0.0) + (chance if k == label else 0.0)
+                union[k] = union.get(k, 0.0) + (1.0 if k == label else chance)
+    return sum(1.0 - shared[k] / union[k] for k in present) / len(present) if present else 0.0

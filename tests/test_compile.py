@@ -91,7 +91,7 @@ def test_nothing_reads_a_value():
     """Tensors without values: whatever would wait for one (item, unique, nonzero, a branch) raises here."""
     with torch.device("meta"):
         annealed = cacseg.ContextAwareClassifier(D, N, preset="released", annealed_scale=(5.0, 8))
-        related = cacseg.ContextLoss(relation_weight=1.0, warmup_steps=3)
+        related = cacseg.ContextLoss(relation_weight=1.0, overlap_weight=1.0, warmup_steps=3)
         classifier = cacseg.ContextAwareClassifier(D, N, preset="released", confidence_threshold=0.3)
         loss = cacseg.ContextLoss(class_weights=[1.0] * N, label_smoothing=0.1)
         features = torch.empty(2, D, 6, 7, requires_grad=True)

@@ -208,6 +208,7 @@ def test_packed_batches(preset):
         (dict(preset="none"), "preset must be one of 'paper', 'released', 'tuned'; got 'none'"),
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
+        (dict(overlap_weight=-1.0), "weight of the overlap term must be finite and not negative; got -1.0"),
         (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
         (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
@@ -340,6 +341,24 @@ def test_relations_need_an_oracle_and_a_dense_batch():
     outputs = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
     with pytest.raises(ValueError, match=r"dense batches.*relation_weight=0"):
         cacseg.ContextLoss(relation_weight=1.0)(outputs, row_labels)
+
+
+def test_overlap_is_a_term_where_it_has_a_weight():
+    classifier, (features, labels) = make(), draw()
+    outputs = classifier(features, labels)
+    truth = cacseg.ContextLoss()(outputs, labels)
+    losses = cacseg.ContextLoss(overlap_weight=3.0)(outputs, labels)
+    assert list(losses) == [*TERMS, "overlap", "total"]
+    overlap = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+    assert 0.0 < overlap < 1.0
+    torch.testing.assert_close(losses["overlap"], overlap)
+    torch.testing.assert_close(losses["total"], truth["total"] + 3.0 * overlap)
+    alone = dict(oracle_weight=0.0, kl_weight=0.0, overlap_weight=2.0)  # it needs no oracle
+    without = make(oracle_design="none")(features, labels)
+    assert cacseg.ContextLoss(**alone)(without, labels)["overlap"] > 0
+    rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
+    packed = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
+    assert cacseg.ContextLoss(overlap_weight=1.0)(packed, row_labels)["overlap"] > 0
 
 
 OTHER_WAYS = {

@@ -30,7 +30,7 @@ class ContextLoss(nn.Module):
 
         total = plain_weight CE(p) + context_weight CE(p_p) + oracle_weight CE(p_y) + kl_weight L_KL
 
-    and, where it has a weight, relation_weight L_R, which is not of the paper.
+    and, where they have a weight, relation_weight L_R and overlap_weight L_O, which are not of the paper.
 
     The terms are returned as they are, before their weights; a term of weight 0 is not computed and given as 0.
     `outputs` are what the classifier returned for the same labels; the logits are upsampled to the labels' size.
@@ -55,6 +55,8 @@ class ContextLoss(nn.Module):
             of accumulated gradients makes several).
         relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
+        overlap_weight: of another, "overlap": the context probabilities of each class should cover its pixels and no
+            others (`functional.overlap_loss`), at the size of the features. Without a weight there is no such term.
         fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
             model that has much to learn and leaves one alone that has not.
     """
@@ -83,6 +85,7 @@ class ContextLoss(nn.Module):
         label_smoothing: float = 0.0,
         warmup_steps: int = 0,
         relation_weight: float = 0.0,
+        overlap_weight: float = 0.0,
         fading: bool = False,
     ) -> None:
         super().__init__()
@@ -97,8 +100,9 @@ class ContextLoss(nn.Module):
             "oracle": oracle_weight,
             "distillation": kl_weight,
         }
-        if relation_weight != 0.0:
-            self.weights["relation"] = relation_weight
+        for name, value in (("relation", relation_weight), ("overlap", overlap_weight)):
+            if value != 0.0:
+                self.weights[name] = value
         for name, value in self.weights.items():
             if not isinstance(value, int | float):
                 raise TypeError(f"the weight of the {name} term must be a number; got {value!r}.")
@@ -140,7 +144,7 @@ class ContextLoss(nn.Module):
         self.register_buffer("steps_taken", counter)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
-        """The terms "plain", "context", "oracle", "distillation"; "relation", "presence" where they are; "total"."""
+        """The terms "plain", "context", "oracle", "distillation"; those that have a weight; "presence"; "total"."""
         self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels)
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
@@ -149,6 +153,8 @@ class ContextLoss(nn.Module):
             losses["relation"] = functional.relation_distillation(
                 outputs.context, outputs.oracle, outputs.labels, ignore_index=-1
             )
+        if "overlap" in self.weights:
+            losses["overlap"] = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
         zero = None
         for name in self.weights:
             if name not in losses:

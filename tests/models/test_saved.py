@@ -89,7 +89,7 @@ def test_a_training_step_round_trip(tmp_path):
         torch.testing.assert_close(again.loss(images, labels)[name], value)
 
 
-def test_a_scale_on_its_way_and_relations_round_trip(tmp_path):
+def test_a_scale_on_its_way_and_further_terms_round_trip(tmp_path):
     torch.manual_seed(0)
     model = create_model(
         "fcn",
@@ -97,7 +97,7 @@ def test_a_scale_on_its_way_and_relations_round_trip(tmp_path):
         backbone="resnet18",
         dropout=0.0,
         classifier_arguments={"annealed_scale": (5.0, 4)},
-        loss_arguments={"relation_weight": 0.7},
+        loss_arguments={"relation_weight": 0.7, "overlap_weight": 0.4},
     )
     images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
     model.loss(images, labels)
@@ -105,7 +105,7 @@ def test_a_scale_on_its_way_and_relations_round_trip(tmp_path):
     again = cacseg.load(tmp_path / "m.safetensors")
     assert again.classifier.annealed_scale.calls_taken == 1
     found = again.loss(images, labels)
-    assert "relation" in found
+    assert {"relation", "overlap"} <= set(found)
     for name, value in model.loss(images, labels).items():
         torch.testing.assert_close(found[name], value)
 

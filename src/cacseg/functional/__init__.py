@@ -10,6 +10,7 @@
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
     not of the paper   relation_distillation             L_R, between classes
+                       overlap_loss                      L_O, the overlap that mIoU scores
                        scene_codes, presence_bias, ...   which classes an image has
 
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
@@ -30,6 +31,7 @@ from cacseg.functional.distillation import (
 from cacseg.functional.gradients import balance_gradients, scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
+from cacseg.functional.overlap import overlap_loss
 from cacseg.functional.presence import add_presence, image_classes, presence_bias, presence_loss, scene_codes
 from cacseg.functional.prototypes import (
     context_prototypes,
@@ -58,6 +60,7 @@ __all__ = [
     "mean_logits",
     "oracle_prototypes",
     "oracle_shares",
+    "overlap_loss",
     "place_codes",
     "plain_logits",
     "presence_bias",
