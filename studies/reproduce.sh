@@ -45,6 +45,7 @@ full() {
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=evened
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=msrc21
 }
 
 presets() {
@@ -64,6 +65,10 @@ presets() {
     go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 0,2
     go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 1 --only optimisers=adamw --steps 200
     go presets "${less[@]}" --only arms=relative_03 --seeds 1 --only optimisers=adamw --steps 800
+    go presets "${less[@]}" --only arms=overlap_3
+    go presets "${less[@]}" --only arms=overlap_3 --only optimisers=adamw --seeds 3,4,5
+    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only data=msrc21 --only arms=overlap_3 --only optimisers=adamw --steps 800 \
+        --seeds 3,4,5
 }
 
 fits() {
@@ -72,6 +77,7 @@ fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
     go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
     go fits "${both[@]}" "${gpu[@]}" --only arms=relative --only data=msrc21
+    go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=msrc21
 }
 
 rates() {
@@ -101,6 +107,7 @@ ends() {
         arms=plain,tuned,detached,still,fixed,slow,present,relative,evened,two_evened
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=entropy,relative_01,relative_03,relative_3
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap,overlap_3,overlap_alone,plain_overlap
 }
 
 further() {
@@ -114,6 +121,7 @@ further() {
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=relative
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=paper,released
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=paper,released
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=overlap_3 --seeds 0,1,2,3,4,5
 }
 
 unscaled() {
@@ -132,10 +140,14 @@ unscaled() {
         --seeds 0,1
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=relative_01,relative_03,relative_3
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=paper
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap,overlap_3,overlap_alone,plain_overlap
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap_3 --seeds 3,4,5
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=overlap_3
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=overlap_3
 }
 
 recipe() {
-    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps}
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,tuned
 }
 
 reach() {
@@ -183,6 +195,7 @@ scenes() {
     go scenes "${cpu[@]}" --only arms=present,relative
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
     go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
 }
 
 for name in "${@:-full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do

@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+import statistics
 from pathlib import Path
 
 from cacseg.study.results import AXES, part_of, read_records
@@ -87,3 +88,21 @@ def scores(name, cell, arm, answer):
 def apart(first, second):
     """Of two scores by seed: the mean difference."""
     return mean_of([first[seed] - second[seed] for seed in first])
+
+
+def beside_both(name, cell, arm, others=("tuned", "relative")):
+    """An arm's context answers without a bias, beside the mean of `tuned` and of `relative` without one."""
+    records = part_of(records_of(name), {"seeds": PLANNED})
+    scores = {(one["arm"], one["seed"]): one["answers"] for one in records if tuple(one[axis] for axis in CELL) == cell}
+
+    def score(of, seed, measure):
+        answers = scores[(of, seed)]
+        return answers["context_alone" if "context_alone" in answers else "context"][measure]
+
+    for measure in ("miou", "pixel_accuracy"):
+        pairs = [
+            score(arm, seed, measure) - statistics.fmean(score(other, seed, measure) for other in others)
+            for of, seed in scores
+            if of == arm
+        ]
+        yield mean_of(pairs)

@@ -154,7 +154,7 @@ class ContextLoss(nn.Module):
                 outputs.context, outputs.oracle, outputs.labels, ignore_index=-1
             )
         if "overlap" in self.weights:
-            losses["overlap"] = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+            losses["overlap"] = ops.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
         zero = None
         for name in self.weights:
             if name not in losses:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import statistics
 
 import pytest
 
@@ -16,6 +15,7 @@ from study_pages import (
     NEAR,
     PLANNED,
     apart,
+    beside_both,
     beside_evened,
     by_arm,
     lines_of,
@@ -209,24 +209,6 @@ def from_plain_without_bias(name, cell):
 
 HELD_OUT = ("camvid_held_out", FCN, "adamw", 1000)  # the two long cells of round sixteen
 UNSCALED = ("msrc21_unscaled", FCN, "adamw", 2000)
-
-
-def beside_both(name, cell, arm, others=("tuned", "relative")):
-    """An arm's context answers without a bias, beside the mean of `tuned` and of `relative` without one."""
-    records = part_of(records_of(name), {"seeds": PLANNED})
-    scores = {(one["arm"], one["seed"]): one["answers"] for one in records if tuple(one[axis] for axis in CELL) == cell}
-
-    def score(of, seed, measure):
-        answers = scores[(of, seed)]
-        return answers["context_alone" if "context_alone" in answers else "context"][measure]
-
-    for measure in ("miou", "pixel_accuracy"):
-        pairs = [
-            score(arm, seed, measure) - statistics.fmean(score(other, seed, measure) for other in others)
-            for of, seed in scores
-            if of == arm
-        ]
-        yield mean_of(pairs)
 
 
 def sixteen_rows():
