@@ -10,12 +10,15 @@
 # RUNS is another folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
-if [[ $* == scenes ]]; then # generated: needs no files
-    CAMVID='' MSRC21='' WEIGHTS=''
-else
-    : "${CAMVID:?must be the folder of CamVid}" "${MSRC21:?must be the folder of MSRC-21}"
-    : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+if (($# == 0)); then
+    set -- full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes
 fi
+for name; do # what each needs; scenes are generated
+    [[ $name == @(scenes|recipe|mild) ]] || : "${CAMVID:?must be the folder of CamVid}"
+    [[ $name == @(scenes|whole|reach) ]] || : "${MSRC21:?must be the folder of MSRC-21}"
+    [[ $name == scenes ]] || : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+done
+CAMVID=${CAMVID-} MSRC21=${MSRC21-} WEIGHTS=${WEIGHTS-}
 [[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
 RUNS=${RUNS:-runs}
 if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
@@ -198,11 +201,9 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
 }
 
-for name in "${@:-full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes}"; do
-    for one in $name; do
-        [[ $(type -t "$one") == function && $one != go ]] || { echo "there is no study $one in $0" >&2; exit 2; }
-        part=0
-        "$one"
-        "$CACSEG" study table "$RUNS/$one".[0-9]* --csv "$RUNS/$one.csv"
-    done
+for name; do
+    [[ $(type -t "$name") == function && $name != go ]] || { echo "there is no study $name in $0" >&2; exit 2; }
+    part=0
+    "$name"
+    "$CACSEG" study table "$RUNS/$name".[0-9]* --csv "$RUNS/$name.csv"
 done

@@ -86,7 +86,9 @@ def test_two_processes_stay_together(tmp_path):
 @pytest.mark.parametrize("name", ["smp Unet", "transformers Segformer"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(name, dtype):
-    model, (images, labels) = cacseg.convert(build(name)).to(dtype), draw(name)
+    """On the smallest images: where a processor has no such arithmetic, a convolution takes long."""
+    model = cacseg.convert(build(name)).to(dtype)
+    images, labels = (one[..., :32, :32] for one in draw(name))
     assert {value.dtype for value in model.parameters()} == {dtype}
     with torch.no_grad():
         scores = scores_of(model(images.to(dtype)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cacseg import ContextAwareClassifier, ContextLoss
+from cacseg import ContextAwareClassifier, ContextLoss, functional
 from cacseg.study.file import read_study
 from cacseg.study.plan import make_plan
 
@@ -86,3 +86,32 @@ def test_the_loss_in_which_classes_count_alike_on_the_page():
     names = {"logits": classifier.plain_logits(features), "labels": labels}
     exec(text, names)
     torch.testing.assert_close(names["loss"], ContextLoss(**of_loss)(classifier(features, labels), labels)["total"])
+
+
+def test_the_arms_of_overlap():
+    """`plain_overlap` is a cross-entropy and three times the overlap, `overlap_3` the default and as much of it."""
+    for arm in ("overlap_3", "plain_overlap"):
+        first, *others = (arguments_of(study, arm) for study in with_arm(arm))
+        assert len(others) >= 7
+        assert all(other == first for other in others)
+    torch.manual_seed(0)
+    features, labels = torch.randn(3, 16, 6, 6, dtype=torch.float64), torch.randint(0, 4, (3, 48, 48))
+    labels[:, :8] = 255
+    at_features = labels[:, 4::8, 4::8]
+    losses = []
+    for arm in ("plain_overlap", "tuned", "overlap_3"):
+        of_classifier, of_loss = arguments_of("unscaled", arm)
+        torch.manual_seed(0)
+        outputs = ContextAwareClassifier(16, 5, **of_classifier).double()(features, labels)
+        losses.append(ContextLoss(**of_loss)(outputs, labels)["total"])
+        overlap = functional.overlap_loss(outputs.context, at_features)
+        if arm == "plain_overlap":
+            torch.testing.assert_close(outputs.context, outputs.plain)
+            plain = upsampled(outputs.plain, labels)[labels != 255].mean()
+            torch.testing.assert_close(losses[0], plain + 3.0 * overlap)
+            page = (STUDIES.parent / "docs" / "results.md").read_text()
+            (text,) = re.findall(r"<!-- overlap -->\n+```python\n(.*?)```", page, re.DOTALL)
+            given = {"logits": outputs.plain, "labels": labels}
+            exec(text, given)
+            torch.testing.assert_close(given["loss"], losses[0])
+    torch.testing.assert_close(losses[2], losses[1] + 3.0 * overlap)

@@ -65,7 +65,7 @@ def test_the_jobs_are_those_of_the_results(name, tmp_path, monkeypatch):
 
 
 def test_without_names_it_runs_all():
-    (names,) = re.findall(r'"\$\{@:-(.*)\}"', (ROOT / "studies" / "reproduce.sh").read_text())
+    (names,) = re.findall(r"set -- (.*)", (ROOT / "studies" / "reproduce.sh").read_text())
     assert sorted(names.split()) == sorted(path.stem for path in RESULTS.glob("*.csv"))
 
 
@@ -83,12 +83,25 @@ def test_it_runs_from_the_folder_of_the_repository_alone(tmp_path):
     assert done.stderr == f"must be run from the folder of the repository; this is {tmp_path}\n"
 
 
-def test_generated_scenes_need_no_files():
-    """And others say what they need."""
+@pytest.mark.parametrize(
+    ("names", "given", "words"),
+    [
+        (["scenes"], [], ""),
+        (["scenes", "full"], [], "CAMVID: must be the folder of CamVid"),
+        (["recipe", "mild"], ["MSRC21", "WEIGHTS"], ""),
+        (["whole", "reach"], ["CAMVID", "WEIGHTS"], ""),
+        (["full"], ["CAMVID", "WEIGHTS"], "MSRC21: must be the folder of MSRC-21"),
+        (["recipe"], ["MSRC21"], "WEIGHTS: must be a file with ImageNet weights"),
+        ([], ["MSRC21", "WEIGHTS"], "CAMVID: must be the folder of CamVid"),
+    ],
+)
+def test_each_study_asks_for_the_files_that_it_needs(names, given, words):
     environment = {name: value for name, value in os.environ.items() if name not in ("CAMVID", "MSRC21", "WEIGHTS")}
-    for name, words in (("scenes", ""), ("full", "CAMVID: must be the folder of CamVid")):
-        asked = ["bash", "studies/reproduce.sh", name]
-        given = {**environment, "CACSEG": "true"}
-        done = subprocess.run(asked, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-        assert (done.returncode == 0) == (name == "scenes")
-        assert words in done.stderr
+    environment |= dict.fromkeys(given, "somewhere") | {"CACSEG": "echo"}
+    asked = ["bash", "studies/reproduce.sh", *names]
+    done = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert words in done.stderr
+    assert (done.returncode == 0, bool(done.stdout)) == (not words, not words)
+    assert all(f"{name}=" in done.stdout for name in ("camvid", "msrc21") if not words and name.upper() in given)
+    assert "=\n" not in done.stdout
+    assert "= " not in done.stdout
