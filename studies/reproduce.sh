@@ -10,16 +10,16 @@
 # RUNS is another folder for results, CACSEG another command, MPS= (nothing) leaves NVIDIA's Multi-Process Service alone.
 set -euo pipefail
 
-if (($# == 0)); then
-    set -- full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes
-fi
-for name; do # what each needs; scenes are generated
-    [[ $name == @(scenes|recipe|mild) ]] || : "${CAMVID:?must be the folder of CamVid}"
-    [[ $name == @(scenes|whole|reach) ]] || : "${MSRC21:?must be the folder of MSRC-21}"
-    [[ $name == scenes ]] || : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}"
+[[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
+all="full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes"
+(($#)) || set -- $all
+for name; do # is it there, and what does it need? Scenes are generated.
+    case " $all " in *" $name "*) ;; *) echo "there is no study $name in $0" >&2; exit 2 ;; esac
+    case $name in scenes | recipe | mild) ;; *) : "${CAMVID:?must be the folder of CamVid}" ;; esac
+    case $name in scenes | whole | reach) ;; *) : "${MSRC21:?must be the folder of MSRC-21}" ;; esac
+    case $name in scenes) ;; *) : "${WEIGHTS:?must be a file with ImageNet weights of MobileNetV2}" ;; esac
 done
 CAMVID=${CAMVID-} MSRC21=${MSRC21-} WEIGHTS=${WEIGHTS-}
-[[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
 RUNS=${RUNS:-runs}
 if [[ -z ${CACSEG-} ]]; then # what is installed, or what `make` has set up
     CACSEG=$(command -v cacseg || echo .venv/bin/cacseg)
@@ -202,7 +202,6 @@ scenes() {
 }
 
 for name; do
-    [[ $(type -t "$name") == function && $name != go ]] || { echo "there is no study $name in $0" >&2; exit 2; }
     part=0
     "$name"
     "$CACSEG" study table "$RUNS/$name".[0-9]* --csv "$RUNS/$name.csv"

@@ -84,7 +84,7 @@ def test_relations_and_an_annealed_scale_need_nothing_of_the_host():
     first = cacseg.ContextAwareClassifier(D, N, preset="released", annealed_scale=(5.0, 6)).cuda()
     found = {}
     for recorded in (False, True):
-        classifier, loss = copy.deepcopy(first), cacseg.ContextLoss(relation_weight=1.0)
+        classifier, loss = copy.deepcopy(first), cacseg.ContextLoss(relation_weight=1.0, overlap_weight=1.0)
 
         def work(classifier=classifier, loss=loss):
             losses, gradients = step(classifier, loss, features, labels)

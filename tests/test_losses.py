@@ -355,10 +355,12 @@ def test_overlap_is_a_term_where_it_has_a_weight():
     torch.testing.assert_close(losses["total"], truth["total"] + 3.0 * overlap)
     alone = dict(oracle_weight=0.0, kl_weight=0.0, overlap_weight=2.0)  # it needs no oracle
     without = make(oracle_design="none")(features, labels)
-    assert cacseg.ContextLoss(**alone)(without, labels)["overlap"] > 0
+    expected = functional.overlap_loss(without.context, without.labels, ignore_index=-1)
+    torch.testing.assert_close(cacseg.ContextLoss(**alone)(without, labels)["overlap"], expected)
     rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
     packed = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
-    assert cacseg.ContextLoss(overlap_weight=1.0)(packed, row_labels)["overlap"] > 0
+    expected = functional.overlap_loss(packed.context, row_labels)
+    torch.testing.assert_close(cacseg.ContextLoss(overlap_weight=1.0)(packed, row_labels)["overlap"], expected)
 
 
 OTHER_WAYS = {

@@ -56,7 +56,8 @@ class ContextLoss(nn.Module):
         relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
         overlap_weight: of another, "overlap": the context probabilities of each class should cover its pixels and no
-            others (`functional.overlap_loss`), at the size of the features. Without a weight there is no such term.
+            others (`functional.overlap_loss`), at the size of the features, summed over the batch of this process.
+            Without a weight there is no such term.
         fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
             model that has much to learn and leaves one alone that has not.
     """
@@ -144,7 +145,10 @@ class ContextLoss(nn.Module):
         self.register_buffer("steps_taken", counter)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
-        """The terms "plain", "context", "oracle", "distillation"; those that have a weight; "presence"; "total"."""
+        """The terms by name: "plain", "context", "oracle", "distillation", those that were asked for, and "total".
+
+        Asked for are "relation" and "overlap", by a weight, and "presence", by the classifier's argument.
+        """
         self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels)
         if self.weights["distillation"] > 0.0 and outputs.oracle is not None:
@@ -154,7 +158,7 @@ class ContextLoss(nn.Module):
                 outputs.context, outputs.oracle, outputs.labels, ignore_index=-1
             )
         if "overlap" in self.weights:
-            losses["overlap"] = ops.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+            losses["overlap"] = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
         zero = None
         for name in self.weights:
             if name not in losses:

@@ -65,7 +65,7 @@ def test_the_jobs_are_those_of_the_results(name, tmp_path, monkeypatch):
 
 
 def test_without_names_it_runs_all():
-    (names,) = re.findall(r"set -- (.*)", (ROOT / "studies" / "reproduce.sh").read_text())
+    (names,) = re.findall(r'all="(.*)"', (ROOT / "studies" / "reproduce.sh").read_text())
     assert sorted(names.split()) == sorted(path.stem for path in RESULTS.glob("*.csv"))
 
 
@@ -83,25 +83,36 @@ def test_it_runs_from_the_folder_of_the_repository_alone(tmp_path):
     assert done.stderr == f"must be run from the folder of the repository; this is {tmp_path}\n"
 
 
-@pytest.mark.parametrize(
-    ("names", "given", "words"),
-    [
-        (["scenes"], [], ""),
-        (["scenes", "full"], [], "CAMVID: must be the folder of CamVid"),
-        (["recipe", "mild"], ["MSRC21", "WEIGHTS"], ""),
-        (["whole", "reach"], ["CAMVID", "WEIGHTS"], ""),
-        (["full"], ["CAMVID", "WEIGHTS"], "MSRC21: must be the folder of MSRC-21"),
-        (["recipe"], ["MSRC21"], "WEIGHTS: must be a file with ImageNet weights"),
-        ([], ["MSRC21", "WEIGHTS"], "CAMVID: must be the folder of CamVid"),
-    ],
-)
-def test_each_study_asks_for_the_files_that_it_needs(names, given, words):
-    environment = {name: value for name, value in os.environ.items() if name not in ("CAMVID", "MSRC21", "WEIGHTS")}
-    environment |= dict.fromkeys(given, "somewhere") | {"CACSEG": "echo"}
+FILES = {"CAMVID": "camvid=", "MSRC21": "msrc21=", "WEIGHTS": "model.backbone_weights="}
+
+
+def echo(names, given):
+    """The commands, printed, and what is said where there are none."""
+    environment = {name: value for name, value in os.environ.items() if name not in FILES} | {"CACSEG": "echo"}
     asked = ["bash", "studies/reproduce.sh", *names]
-    done = subprocess.run(asked, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert words in done.stderr
-    assert (done.returncode == 0, bool(done.stdout)) == (not words, not words)
-    assert all(f"{name}=" in done.stdout for name in ("camvid", "msrc21") if not words and name.upper() in given)
-    assert "=\n" not in done.stdout
-    assert "= " not in done.stdout
+    given = {**environment, **dict.fromkeys(given, "somewhere")}
+    return subprocess.run(asked, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", [one.stem for one in sorted(RESULTS.glob("*.csv"))])
+def test_a_study_asks_for_the_files_that_its_commands_name(name):
+    printed = echo([name], FILES).stdout
+    assert f"study run studies/{name}.toml" in printed
+    needed = [variable for variable, option in FILES.items() if option in printed]
+    assert echo([name], needed).stdout == printed
+    for variable in needed:
+        done = echo([name], [one for one in needed if one != variable])
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"{variable}: must be" in done.stderr
+
+
+def test_all_is_asked_for_before_anything_runs():
+    for names, words in (
+        (["scenes", "full"], "CAMVID: must be the folder of CamVid"),
+        ([], "CAMVID: must be the folder of CamVid"),
+        (["scenes", "typo"], "there is no study typo in studies/reproduce.sh"),
+        (["go"], "there is no study go in studies/reproduce.sh"),
+    ):
+        done = echo(names, [])
+        assert (done.returncode > 0, done.stdout) == (True, "")
+        assert words in done.stderr

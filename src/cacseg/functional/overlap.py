@@ -19,7 +19,8 @@ def overlap_loss(
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
         1 - JaccardIndex, with probabilities for the answer
 
-    The sums are over the labelled pixels of the batch, dense or packed; 0 without any.
+    The sums are over the labelled pixels of the batch, dense or packed; 0 without any. Labels of another size are
+    resized to the first pixel of each cell; for its middle, `resize_labels(labels, size, "centred")` first.
     """
     check_logits(logits)
     num_classes = logits.shape[1]
