@@ -198,7 +198,7 @@ scenes() {
     go scenes "${cpu[@]}" --only arms=present,relative
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
     go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
-    go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
 }
 
 for name; do

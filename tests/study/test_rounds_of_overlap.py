@@ -66,7 +66,7 @@ def twenty_rows():
 
 def control_rows():
     """The plain classifier with the same term, and what `tuned` and `overlap_3` have beside it."""
-    for name, cell in (HELD_OUT, UNSCALED):
+    for name, cell in (HELD_OUT, UNSCALED, *SCENES):
         control = line_of("plain_overlap", name, cell, "plain")
         others = (line_of(arm, name, cell, "plain_overlap") for arm in ("tuned", "overlap_3"))
         found = [one for line in (control, *others) for one in (line.difference, line.pixel_difference)]
@@ -209,3 +209,14 @@ def test_generated_scenes_again_on_the_same_cores():
     assert f"`overlap_3` is {told(ours[0], 1)} above and {told(ours[1], -1)} below" in page
     oracle = apart(score(first, "oracle_3", rates[1]), score(second, "tuned", rates[1]))
     assert f"(and {told(oracle, -1)} below `tuned` trained again on the same cores" in page
+
+
+def test_generated_scenes_with_a_plain_classifier_in_words():
+    page, search = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "search.md"))
+    plain, tuned = (
+        [signed_pair(line_of(arm, *one, base).difference) for one in SCENES]
+        for arm, base in (("plain_overlap", "plain"), ("tuned", "plain_overlap"))
+    )
+    said = "`plain_overlap` is {} and, at the higher rate, {} from plain, and `tuned` {} and {} from it"
+    assert said.format(*plain, *tuned) in page
+    assert "on generated scenes {} and {}.".format(*plain) in search
