@@ -331,6 +331,32 @@ def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presen
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 5.0])
+@pytest.mark.parametrize("presence", [True, "relative"])
+def test_features_learn_for_presence_as_much_as_they_are_asked_to(presence, share):
+    features, labels = draw()
+    given = features.clone().requires_grad_()
+    classifier = with_presence(presence, presence_gradient=share)
+    losses = cacseg.ContextLoss()(classifier(given, labels), labels)
+    weight = 1.0 if presence is True else 0.02 * N
+    of_layer = torch.autograd.grad(losses["presence"], classifier.presence_head.parameters(), retain_graph=True)
+    losses["total"].backward()
+    for parameter, its_own in zip(classifier.presence_head.parameters(), of_layer, strict=True):
+        torch.testing.assert_close(parameter.grad, weight * its_own)  # whatever the features get
+
+    bare = features.clone().requires_grad_()
+    cacseg.ContextLoss()(make()(bare, labels), labels)["total"].backward()
+    told = features.clone().requires_grad_()
+    codes = torch.cat([F.normalize(told.mean((2, 3))), F.normalize(told.amax((2, 3)))], dim=1)
+    length = classifier.scale * (1.0 if presence is True else 3.0)
+    scores = F.linear(length * codes, classifier.presence_head.weight, classifier.presence_head.bias)
+    small = functional.resize_labels(labels, features.shape[2:], "centred")
+    usual = classifier.presence_head.usual_odds()
+    functional.presence_loss(scores, small, usual_odds=usual).backward()
+    assert told.grad.abs().sum() > 0
+    torch.testing.assert_close(given.grad, bare.grad + share * weight * told.grad)
+
+
 @pytest.mark.parametrize("presence", [True, "relative"])
 def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     features, labels = draw()
@@ -344,6 +370,12 @@ def test_presence_of_packed_images_is_that_of_dense_ones(presence):
     small = classifier(features, labels)
     packed = classifier(rows, small.labels.flatten().where(small.labels.flatten() >= 0, 255), offsets=offsets)
     torch.testing.assert_close(packed.presence, small.presence)
+    classifier.presence_head.gradient = 1.0
+    dense, packed_rows = features.clone().requires_grad_(), rows.clone().requires_grad_()
+    direction = torch.randn(features.shape[0], N, dtype=features.dtype)
+    (classifier.presence_logits(dense) * direction).sum().backward()
+    (classifier.presence_logits(packed_rows, offsets) * direction).sum().backward()
+    torch.testing.assert_close(packed_rows.grad, dense.grad.flatten(2).movedim(1, 2).flatten(0, 1))
     if presence == "relative":
         once, twice = small.usual_odds, packed.usual_odds  # the same images, counted a second time
         with_it, every = (classifier.presence_head.images_with / 2).double().split([N, 1])
@@ -376,7 +408,7 @@ def test_a_relative_presence_counts_the_images_that_have_a_class():
     classifier.eval()(features, labels)  # a look is no step
     assert torch.equal(classifier.presence_head.images_with, counts)
     assert classifier.half().presence_head.images_with.dtype == torch.int64
-    assert "presence='relative'" in repr(classifier)
+    assert "presence='relative', presence_gradient=0.0" in repr(classifier)
 
 
 @pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
@@ -407,6 +439,11 @@ def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing(classes,
     [
         (dict(presence="yes"), ValueError, "presence must be True, False or 'relative'; got 'yes'"),
         (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
+        (dict(presence_gradient=1.0), ValueError, "presence_gradient is that of the layer .*; got 1.0 without"),
+        (dict(presence=True, presence_gradient=-1.0), ValueError, "must be 0 or more, and finite; got -1"),
+        (dict(presence=True, presence_gradient=float("nan")), ValueError, "must be 0 or more, and finite; got nan"),
+        (dict(presence=True, presence_gradient="much"), TypeError, "presence_gradient must be a number; got 'much'"),
+        (dict(presence=True, presence_gradient=True), TypeError, "presence_gradient must be a number; got True"),
     ],
 )
 def test_a_presence_that_cannot_be(arguments, error, message):

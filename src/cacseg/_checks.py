@@ -245,6 +245,17 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be in [0, 1]; got {value}.")
 
 
+def check_presence_gradient(value: float, told: bool) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"presence_gradient must be a number; got {value!r}.")
+    if not 0.0 <= value < float("inf"):
+        raise ValueError(f"presence_gradient must be 0 or more, and finite; got {value}.")
+    if value and not told:
+        raise ValueError(
+            f"presence_gradient is that of the layer of presence; got {value} without one. Pass presence='relative'."
+        )
+
+
 def check_pointwise(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) -> None:
     """A 1x1 convolution, or a linear layer, which always is one."""
     if isinstance(conv, nn.Linear):

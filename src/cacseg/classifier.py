@@ -111,9 +111,9 @@ class ContextAwareClassifier(nn.Module):
         context_drop: while training, the probability that an image's context classifier is C alone.
         presence: the context classifier gets a bias, the logarithm of how probable it is that the image has the class
             at all: told by one linear layer from mean and largest value of each channel. It learns from the labels,
-            at the features' size, and no gradient of it reaches the features. "relative": a class loses only what the
-            image makes it less probable than usual, so that a layer that has learnt nothing says nothing. True is not
-            for short training.
+            at the features' size. "relative": a class loses only what the image makes it less probable than usual, so
+            that a layer that has learnt nothing says nothing. True is not for short training.
+        presence_gradient: how many times the gradient of that layer's loss reaches the features; 0 leaves them alone.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -160,6 +160,7 @@ class ContextAwareClassifier(nn.Module):
         zero_start: bool | None = None,
         context_drop: float = 0.0,
         presence: Presence = False,
+        presence_gradient: float = 0.0,
         reads: Sequence[Fact] = (),
         context_bias: bool = False,
         learnable_scale: bool = False,
@@ -231,7 +232,9 @@ class ContextAwareClassifier(nn.Module):
             reads=self.reads,
         )
         self.context_drop = context_drop
-        self.presence_head = make_presence_head(presence, in_channels, num_classes, scale, self.context_design)
+        self.presence_head = make_presence_head(
+            presence, in_channels, num_classes, scale, self.context_design, presence_gradient
+        )
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"
         self.annealed_scale = make_annealed_scale(scale, annealed_scale, fixed=not learnable_scale, cosines=cosines)
@@ -357,7 +360,8 @@ class ContextAwareClassifier(nn.Module):
 
     def extra_repr(self) -> str:
         bias = "" if self.bias is not None else ", bias=False"
-        presence = "" if self.presence_head is None else f", presence={self.presence_head.kind!r}"
+        head = self.presence_head
+        presence = "" if head is None else f", presence={head.kind!r}, presence_gradient={head.gradient}"
         return (
             f"{self.in_channels}, {self.num_classes}{bias}, scale={self.scale}, oracle_scope={self.oracle_scope!r}, "
             f"context_design={self.context_design!r}{presence}"

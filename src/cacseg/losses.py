@@ -174,7 +174,7 @@ class ContextLoss(nn.Module):
             share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
         names = list(self.weights)
-        if outputs.presence is not None:  # one layer alone learns from it, so there is nothing to weigh it against
+        if outputs.presence is not None:  # what features get of it is the classifier's `presence_gradient`
             names.append("presence")
             losses["presence"] = functional.presence_loss(
                 outputs.presence,

@@ -8,8 +8,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from cacseg._checks import check_presence_gradient
 from cacseg._counting import count_up
 from cacseg.functional._precision import no_autocast
+from cacseg.functional.gradients import scale_gradient
 from cacseg.functional.presence import image_classes, scene_codes
 
 Presence = bool | Literal["relative"]
@@ -19,7 +21,7 @@ LONGER, CLASS_WEIGHT = 3.0, 0.02
 
 
 class PresenceHead(nn.Linear):
-    """From features to a logit for each class that the image may have; no gradient reaches them.
+    """From features to a logit for each class that the image may have; they get `gradient` times its own.
 
     Relative, a logit says how much more this image speaks for a class than any does: loss and answer add the log-odds
     of the class among the training images (crops) seen so far, and a class only loses by what it is below them. A
@@ -28,8 +30,11 @@ class PresenceHead(nn.Linear):
 
     images_with: Tensor | None  # of the labelled training images: those that have each class, and, last, all
 
-    def __init__(self, channels: int, num_classes: int, scale: float, *, relative: bool = False) -> None:
+    def __init__(
+        self, channels: int, num_classes: int, scale: float, *, relative: bool = False, gradient: float = 0.0
+    ) -> None:
         super().__init__(2 * channels, num_classes)
+        self.gradient = gradient
         self.length = LONGER * scale if relative else scale
         self.register_buffer("images_with", torch.zeros(num_classes + 1, dtype=torch.int64) if relative else None)
 
@@ -50,7 +55,7 @@ class PresenceHead(nn.Linear):
         self, features: Float[Tensor, "b d *spatial"], offsets: Int[Tensor, " b_plus_1"] | None = None
     ) -> Float[Tensor, "images n"]:
         with no_autocast(features):
-            codes = scene_codes(features.detach(), self.length, offsets)
+            codes = scene_codes(scale_gradient(features, self.gradient), self.length, offsets)
             return super().forward(codes.to(self.weight.dtype))
 
     def usual_odds(
@@ -75,13 +80,14 @@ class PresenceHead(nn.Linear):
 
 
 def make_presence_head(
-    presence: Presence, channels: int, num_classes: int, scale: float, context_design: str
+    presence: Presence, channels: int, num_classes: int, scale: float, context_design: str, gradient: float = 0.0
 ) -> PresenceHead | None:
     """None where it is not asked for."""
     if not isinstance(presence, bool) and presence != "relative":
         raise ValueError(f"presence must be True, False or 'relative'; got {presence!r}.")
+    check_presence_gradient(gradient, told=presence is not False)
     if presence is False:
         return None
     if context_design == "none":
         raise ValueError("presence is a bias of the context classifier, and context_design='none' has none.")
-    return PresenceHead(channels, num_classes, scale, relative=presence == "relative")
+    return PresenceHead(channels, num_classes, scale, relative=presence == "relative", gradient=gradient)

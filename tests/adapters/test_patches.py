@@ -26,6 +26,7 @@ SETTINGS = {
     "balanced": {"gradient_ratio": 0.5},
     "no context": {"context_design": "none"},
     "presence": {"presence": True},
+    "presence, taught": {"presence": True, "presence_gradient": 2.0},
     "weights": {"context_design": "weight", "oracle_design": "weight"},
 }
 

@@ -51,8 +51,9 @@ class SeamClassifier(ContextAwareClassifier):
         super().__init__(weight[0].numel(), weight.shape[0], bias=bias is not None, **arguments)
         self.geometry = geometry_of(replaced)
         if self.presence_head is not None and not self.geometry.pointwise:  # it reads features, not patches
+            head = self.presence_head
             self.presence_head = make_presence_head(
-                self.presence_head.kind, weight.shape[1], self.num_classes, self.scale, self.context_design
+                head.kind, weight.shape[1], self.num_classes, self.scale, self.context_design, head.gradient
             )
         self.to(device=weight.device, dtype=weight.dtype)
         self.weight, self.bias = weight, bias  # the very parameters: an optimiser that has them keeps them
