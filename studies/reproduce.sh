@@ -49,6 +49,7 @@ full() {
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=evened
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=msrc21
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain_overlap
 }
 
 presets() {
@@ -72,6 +73,9 @@ presets() {
     go presets "${less[@]}" --only arms=overlap_3 --only optimisers=adamw --seeds 3,4,5
     go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only data=msrc21 --only arms=overlap_3 --only optimisers=adamw --steps 800 \
         --seeds 3,4,5
+    go presets "${less[@]}" --only arms=joined --only optimisers=adamw
+    go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
+        --seeds 0,1
 }
 
 fits() {
@@ -81,6 +85,7 @@ fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
     go fits "${both[@]}" "${gpu[@]}" --only arms=relative --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=msrc21
+    go fits "${both[@]}" "${gpu[@]}" --only arms=joined --only data=msrc21 --only optimisers=adamw
 }
 
 rates() {
@@ -105,12 +110,13 @@ rest() {
 }
 
 ends() {
-    local all=("${both[@]}" "${gpu[@]}")
+    local all=("${both[@]}" "${gpu[@]}" --only models=fcn_mobilenetv2)
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only \
         arms=plain,tuned,detached,still,fixed,slow,present,relative,evened,two_evened
     go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=entropy,relative_01,relative_03,relative_3
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap,overlap_3,overlap_alone,plain_overlap
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=aware,joined
 }
 
 further() {
@@ -125,6 +131,8 @@ further() {
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=paper,released
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=paper,released
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=overlap_3 --seeds 0,1,2,3,4,5
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=joined
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain_overlap
 }
 
 unscaled() {
@@ -147,6 +155,8 @@ unscaled() {
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap_3 --seeds 3,4,5
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=overlap_3
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=overlap_3
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=aware,aware_5,joined
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=aware,aware_5,joined
 }
 
 recipe() {
@@ -199,6 +209,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
     go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
     go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=joined
 }
 
 for name; do

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 from cacseg.study.results import AXES, part_of, read_records
-from cacseg.study.summary import mean_of, own_lines, summarise
+from cacseg.study.summary import mean_of, own_lines, summarise, summarise_answers
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
@@ -90,19 +90,38 @@ def apart(first, second):
     return mean_of([first[seed] - second[seed] for seed in first])
 
 
-def beside_both(name, cell, arm, others=("tuned", "relative")):
-    """An arm's context answers without a bias, beside the mean of `tuned` and of `relative` without one."""
+def beside_both(name, cell, arm, others=("tuned", "relative"), *, biased=False):
+    """An arm's context answers, with its bias or without, beside the mean of `tuned` and of `relative` without one.
+
+    Of several arms, such as two trainings of one recipe, their mean.
+    """
+    arms = (arm,) if isinstance(arm, str) else arm
     records = part_of(records_of(name), {"seeds": PLANNED})
     scores = {(one["arm"], one["seed"]): one["answers"] for one in records if tuple(one[axis] for axis in CELL) == cell}
 
-    def score(of, seed, measure):
+    def score(of, seed, measure, biased=False):
         answers = scores[(of, seed)]
-        return answers["context_alone" if "context_alone" in answers else "context"][measure]
+        return answers["context" if biased or "context_alone" not in answers else "context_alone"][measure]
 
     for measure in ("miou", "pixel_accuracy"):
         pairs = [
-            score(arm, seed, measure) - statistics.fmean(score(other, seed, measure) for other in others)
+            statistics.fmean(score(one, seed, measure, biased) for one in arms)
+            - statistics.fmean(score(other, seed, measure) for other in others)
             for of, seed in scores
-            if of == arm
+            if of == arms[0]
         ]
         yield mean_of(pairs)
+
+
+def told_apart(name, cell, seeds=None, arm="relative"):
+    """What the bias of an arm with `presence` gives: its line beside the same models' answers without it."""
+    only = {"arms": [arm]} | ({} if seeds is None else {"seeds": seeds})
+    lines = summarise_answers(part_of(records_of(name), only), "context_alone")
+    (line,) = (line for line in lines if line.own and line.cell == cell)
+    return line
+
+
+def told(mean, way, digits=1):
+    """Its size in words such as "1.2 ± 0.4 below": the words name the sign, which must be the mean's."""
+    assert mean.value * way > 0 or f"{abs(mean.value):.{digits}f}" == "0.0"
+    return pair(mean, digits).lstrip("-")

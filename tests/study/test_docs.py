@@ -348,13 +348,16 @@ def gains():
     }
     for title, (name, cell) in cells.items():
         lines = {line.arm: line for line in lines_of(name, PLANNED) if line.own and line.cell == cell}
-        plain, evened, tuned = (lines[arm] for arm in ("plain", "evened", "tuned"))
-        row = [f"{plain.miou.value:.1f}"]
+        lines = {arm: line for arm, line in lines.items() if arm == "plain" or line.verdict}  # else too few seeds
+        row = [f"{lines['plain'].miou.value:.1f}"]
         row += [
-            f"{lines[arm].miou.value:.1f} ({signed_pair(lines[arm].difference)})"
-            for arm in ("evened", "paper", "released", "tuned")
+            f"{lines[arm].miou.value:.1f} ({signed_pair(lines[arm].difference)})" if arm in lines else ""
+            for arm in ("plain_overlap", "evened", "paper", "released", "tuned")
         ]
-        row += [signed_pair(line.pixel_difference) for line in (evened, tuned)]
+        row += [
+            signed_pair(lines[arm].pixel_difference) if arm in lines else ""
+            for arm in ("plain_overlap", "evened", "tuned")
+        ]
         yield f"| {title} | {' | '.join(row)} |"
 
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from cacseg.study.results import part_of
-from cacseg.study.summary import mean_of, summarise_answers
+from cacseg.study.summary import mean_of
 from cacseg.study.tables import plus_minus, signed
 from study_pages import (
     CELL,
@@ -24,6 +24,7 @@ from study_pages import (
     scores,
     sign,
     signed_pair,
+    told_apart,
 )
 
 EVENED = ("evened", "two_evened")  # of round fifteen: every class counts alike in a loss of labels, without an oracle
@@ -76,14 +77,6 @@ def twelve_rows():
             from_tuned, from_plain = (beside[base][("present", *cell)] for base in ("tuned", "plain"))
             found = from_tuned.difference, from_tuned.pixel_difference, from_plain.difference
             yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
-
-
-def told_apart(name, cell, seeds=None):
-    """What the bias of `relative` gives: its line beside the same models' answers without it."""
-    only = {"arms": ["relative"]} | ({} if seeds is None else {"seeds": seeds})
-    lines = summarise_answers(part_of(records_of(name), only), "context_alone")
-    (line,) = (line for line in lines if line.own and line.cell == cell)
-    return line
 
 
 SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cell of round fourteen with the first seeds
