@@ -43,10 +43,11 @@ def test_training_compiles_without_a_graph_break(preset, dynamic):
         compiled(features, wrong)
 
 
-@pytest.mark.parametrize("case", ["uint8", "autocast", "packed"])
+@pytest.mark.parametrize("case", ["uint8", "autocast", "packed", "overlap"])
 def test_other_inputs_compile_without_a_graph_break(case):
     torch.manual_seed(0)
-    classifier, loss = cacseg.ContextAwareClassifier(D, N, preset="released"), cacseg.ContextLoss()
+    classifier = cacseg.ContextAwareClassifier(D, N, preset="released")
+    loss = cacseg.ContextLoss(overlap_weight=1.0 if case == "overlap" else 0.0, overlap_at="labels")
     features, labels = draw()
     offsets = None
     if case == "uint8":
@@ -100,6 +101,8 @@ def test_nothing_reads_a_value():
         losses["total"].backward()
         assert features.grad.shape == features.shape
         assert related(annealed(features, labels), labels)["total"].shape == ()
+        fine = cacseg.ContextLoss(overlap_weight=1.0, overlap_at="labels")
+        fine(annealed(features, labels), labels)["overlap"].backward()
         told = cacseg.ContextAwareClassifier(D, N, presence="relative")
         assert loss(told(features, labels), labels)["presence"].shape == ()
         assert classifier.oracle_logits(features, labels).shape == (2, N, 6, 7)

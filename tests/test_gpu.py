@@ -77,14 +77,18 @@ def test_nothing_synchronises_with_the_host(preset):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_relations_and_an_annealed_scale_need_nothing_of_the_host():
+@pytest.mark.parametrize("overlap_at", ["features", "labels"])
+def test_relations_overlap_and_an_annealed_scale_need_nothing_of_the_host(overlap_at):
     """Also as a recording: each replay counts its call."""
     features, labels = (tensor.cuda() for tensor in draw())
     torch.manual_seed(0)
     first = cacseg.ContextAwareClassifier(D, N, preset="released", annealed_scale=(5.0, 6)).cuda()
     found = {}
     for recorded in (False, True):
-        classifier, loss = copy.deepcopy(first), cacseg.ContextLoss(relation_weight=1.0, overlap_weight=1.0)
+        classifier, loss = (
+            copy.deepcopy(first),
+            cacseg.ContextLoss(relation_weight=1.0, overlap_weight=1.0, overlap_at=overlap_at),
+        )
 
         def work(classifier=classifier, loss=loss):
             losses, gradients = step(classifier, loss, features, labels)

@@ -209,6 +209,7 @@ def test_packed_batches(preset):
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
         (dict(overlap_weight=-1.0), "weight of the overlap term must be finite and not negative; got -1.0"),
+        (dict(overlap_at="pixels"), "overlap_at must be one of 'features', 'labels'; got 'pixels'"),
         (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
         (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
@@ -360,7 +361,22 @@ def test_overlap_is_a_term_where_it_has_a_weight():
     rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
     packed = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
     expected = functional.overlap_loss(packed.context, row_labels)
-    torch.testing.assert_close(cacseg.ContextLoss(overlap_weight=1.0)(packed, row_labels)["overlap"], expected)
+    for size in ("features", "labels"):  # which are one
+        loss = cacseg.ContextLoss(overlap_weight=1.0, overlap_at=size)
+        torch.testing.assert_close(loss(packed, row_labels)["overlap"], expected)
+
+
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
+def test_overlap_at_the_size_of_the_labels(preset):
+    features, labels = draw()
+    renamed, corners = labels.where(labels != 255, 77), preset == "paper"
+    outputs = make(preset=preset, ignore_index=77)(features, renamed)
+    large = functional.upsample(outputs.context, labels.shape[1:], corners)
+    expected = functional.overlap_loss(large, labels)
+    for size in ("features", "labels"):
+        arguments = dict(overlap_weight=1.0, overlap_at=size, ignore_index=77, context_align_corners=corners)
+        found = cacseg.ContextLoss(preset, **arguments)(outputs, renamed)["overlap"]
+        assert torch.allclose(found, expected) == (size == "labels")
 
 
 OTHER_WAYS = {

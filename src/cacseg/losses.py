@@ -15,6 +15,7 @@ from cacseg._counting import count_up
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
+from cacseg.functional.overlap import OVERLAP_SIZES, OverlapSize
 from cacseg.functional.prototypes import SCOPES, Scope
 from cacseg.presence import CLASS_WEIGHT
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
@@ -56,8 +57,10 @@ class ContextLoss(nn.Module):
         relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
         overlap_weight: of another, "overlap": the context probabilities of each class should cover its pixels and no
-            others (`functional.overlap_loss`), at the size of the features, summed over the batch of this process.
-            Without a weight there is no such term.
+            others (`functional.overlap_loss`), summed over the batch of this process. Without a weight there is no
+            such term.
+        overlap_at: the size at which that term compares: of the "features", or, with upsampled logits, of the "labels"
+            (`functional.upsampled_overlap_loss`); a packed batch has one size.
         fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
             model that has much to learn and leaves one alone that has not.
     """
@@ -87,6 +90,7 @@ class ContextLoss(nn.Module):
         warmup_steps: int = 0,
         relation_weight: float = 0.0,
         overlap_weight: float = 0.0,
+        overlap_at: OverlapSize = "features",
         fading: bool = False,
     ) -> None:
         super().__init__()
@@ -124,6 +128,8 @@ class ContextLoss(nn.Module):
         check_choice("distillation_scope", self.distillation_scope, SCOPES)
         check_choice("class_average", self.class_average, CLASS_AVERAGES)
         check_choice("context_average", self.context_average, PIXEL_AVERAGES)
+        check_choice("overlap_at", overlap_at, OVERLAP_SIZES)
+        self.overlap_at = overlap_at
         if not 0.0 <= self.soft_target_weight <= 1.0:
             raise ValueError(f"soft_target_weight must be in [0, 1]; got {self.soft_target_weight}.")
         check_label_smoothing(label_smoothing)
@@ -158,7 +164,7 @@ class ContextLoss(nn.Module):
                 outputs.context, outputs.oracle, outputs.labels, ignore_index=-1
             )
         if "overlap" in self.weights:
-            losses["overlap"] = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+            losses["overlap"] = self._overlap(outputs, labels)
         zero = None
         for name in self.weights:
             if name not in losses:
@@ -236,6 +242,13 @@ class ContextLoss(nn.Module):
             averages=averages,
         )
         return dict(zip(names, losses, strict=True))
+
+    def _overlap(self, outputs: ContextLogits, labels: Tensor) -> Tensor:
+        if self.overlap_at == "features" or outputs.offsets is not None:
+            return functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+        return ops.upsampled_overlap_loss(
+            outputs.context, labels, ignore_index=self.ignore_index, align_corners=self.context_align_corners
+        )
 
     def _distillation(self, outputs: ContextLogits, oracle: Tensor) -> Tensor:
         context = outputs.context if outputs.taught is None else outputs.taught

@@ -10,7 +10,7 @@
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
     not of the paper   relation_distillation             L_R, between classes
-                       overlap_loss                      L_O, the overlap that mIoU scores
+                       overlap_loss, ...                 L_O, the overlap that mIoU scores
                        scene_codes, presence_bias, ...   which classes an image has
 
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
@@ -31,7 +31,7 @@ from cacseg.functional.distillation import (
 from cacseg.functional.gradients import balance_gradients, scale_gradient
 from cacseg.functional.labels import class_masks, fit_labels, labelled, resize_labels
 from cacseg.functional.logits import cosine_logits, dot_logits, mean_logits, plain_logits
-from cacseg.functional.overlap import overlap_loss
+from cacseg.functional.overlap import overlap_loss, upsampled_overlap_loss
 from cacseg.functional.presence import add_presence, image_classes, presence_bias, presence_loss, scene_codes
 from cacseg.functional.prototypes import (
     context_prototypes,
@@ -72,5 +72,6 @@ __all__ = [
     "soft_cross_entropy",
     "upsample",
     "upsampled_cross_entropy",
+    "upsampled_overlap_loss",
     "vanilla_distillation",
 ]

@@ -16,6 +16,7 @@ from cacseg.ops.distillation import (
 )
 from cacseg.ops.labels import fit_labels
 from cacseg.ops.logits import cosine_logits, cosine_logits_of_both, dot_logits, inverse_norms, plain_logits
+from cacseg.ops.overlap import upsampled_overlap_loss
 from cacseg.ops.prototypes import context_prototypes, oracle_prototypes
 
 __all__ = [
@@ -33,5 +34,6 @@ __all__ = [
     "plain_logits",
     "upsampled_cross_entropies",
     "upsampled_cross_entropy",
+    "upsampled_overlap_loss",
     "vanilla_distillation",
 ]

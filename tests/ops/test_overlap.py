@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from cacseg import functional, ops
+
+
+def draw(size=(5, 6), full=(17, 23), n=5, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(3, n, *size, generator=generator) * 3).to(dtype).requires_grad_()
+    labels = torch.randint(0, n - 1, (3, *full), generator=generator)  # the last class is in no image
+    labels[0, :2] = 255
+    labels[2] = labels[2].clamp(max=1)
+    return logits, labels
+
+
+def both(logits, labels, **options):
+    """Value and gradient of the readable form and of what runs."""
+    for loss in (functional.upsampled_overlap_loss, ops.upsampled_overlap_loss):
+        value = loss(logits, labels, **options)
+        yield value, *torch.autograd.grad(value, logits)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(
+    ("size", "full"), [((5, 6), (17, 23)), ((7,), (29,)), ((2, 3, 2), (5, 7, 6)), ((5, 6), (5, 6))]
+)
+def test_image_by_image_it_is_the_readable_form(size, full, align_corners):
+    logits, labels = draw(size, full)
+    expected, found = both(logits, labels, align_corners=align_corners)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    assert found[1].abs().sum() > 0
+
+
+def test_gradients_are_right():
+    logits, labels = draw((2, 3), (5, 7), n=3)
+    torch.autograd.gradcheck(lambda one: ops.upsampled_overlap_loss(one, labels), logits)
+
+
+def test_nothing_of_the_size_of_the_labels_is_kept_but_labels():
+    logits, labels = draw((8, 8), (64, 64))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.append(one.shape) or one, lambda one: one):
+        ops.upsampled_overlap_loss(logits, labels)
+    assert kept
+    assert not [shape for shape in kept if len(shape) == 4 and shape[2:] == (64, 64)]
+    large = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda one: large.append(one.shape) or one, lambda one: one):
+        functional.upsampled_overlap_loss(logits, labels)
+    assert [shape for shape in large if len(shape) == 4 and shape[2:] == (64, 64)]  # the readable form keeps it
+
+
+def test_without_labels_it_is_zero_with_zero_gradients():
+    logits, labels = draw()
+    for value, gradient in both(logits, torch.full_like(labels, 255)):
+        assert value.item() == 0.0
+        assert (gradient == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_float32(dtype):
+    logits, labels = draw((8, 8), (64, 64), dtype=torch.float32)
+    narrow = logits.detach().to(dtype).requires_grad_()
+    truth = functional.upsampled_overlap_loss(narrow.detach().double(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = ops.upsampled_overlap_loss(narrow, labels)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, truth, rtol=1e-5, atol=1e-6, check_dtype=False)
+    found.backward()
+    assert narrow.grad.dtype == dtype
+
+
+def test_another_ignored_label_and_bad_ones():
+    logits, labels = draw()
+    truth = ops.upsampled_overlap_loss(logits, labels)
+    torch.testing.assert_close(
+        ops.upsampled_overlap_loss(logits, labels.where(labels != 255, 7), ignore_index=7), truth
+    )
+    with pytest.raises(ValueError, match="same batch size"):
+        ops.upsampled_overlap_loss(logits, labels[:1])
