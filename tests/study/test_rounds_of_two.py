@@ -86,11 +86,13 @@ def test_round_twenty_two_in_words():
 def test_generated_scenes_with_both_in_words():
     page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
     again = read_records([RESULTS / "repeats/scenes.csv"])
-    found = []
+    found, alone = [], []
     for rate in RATES:
         cell = ("scenes", "deeplabv3plus", rate, 150)
         runs = (one for one in again if (one["arm"], one["optimiser"]) == ("tuned", rate))
         tuned = {str(one["seed"]): one["answers"]["context"]["miou"] for one in runs}
         found.append(apart(scores("scenes", cell, "joined", "context"), tuned))
+        alone.append(apart(scores("scenes", cell, "joined", "context_alone"), tuned))
     assert [one.n for one in found] == [3, 3]
     assert "generated scenes it is {} and, at the higher rate, {} from `tuned`".format(*map(signed_pair, found)) in page
+    assert "second training is {} and, at the higher rate, {} from `tuned`".format(*map(signed_pair, alone)) in page
