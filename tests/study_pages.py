@@ -123,5 +123,5 @@ def told_apart(name, cell, seeds=None, arm="relative"):
 
 def told(mean, way, digits=1):
     """Its size in words such as "1.2 ± 0.4 below": the words name the sign, which must be the mean's."""
-    assert mean.value * way > 0 or f"{abs(mean.value):.{digits}f}" == "0.0"
+    assert mean.value * way > 0 or f"{abs(mean.value):.{digits}f}" == f"{0:.{digits}f}"
     return pair(mean, digits).lstrip("-")

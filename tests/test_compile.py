@@ -47,7 +47,7 @@ def test_training_compiles_without_a_graph_break(preset, dynamic):
 def test_other_inputs_compile_without_a_graph_break(case):
     torch.manual_seed(0)
     classifier = cacseg.ContextAwareClassifier(D, N, preset="released")
-    loss = cacseg.ContextLoss(overlap_weight=1.0 if case == "overlap" else 0.0, overlap_at="labels")
+    loss = cacseg.ContextLoss(**(dict(overlap_weight=1.0, overlap_at="labels") if case == "overlap" else {}))
     features, labels = draw()
     offsets = None
     if case == "uint8":

@@ -209,6 +209,7 @@ def test_packed_batches(preset):
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
         (dict(overlap_weight=-1.0), "weight of the overlap term must be finite and not negative; got -1.0"),
+        (dict(overlap_at="labels"), "overlap_at='labels' is of a term that has no weight. Give overlap_weight."),
         (dict(overlap_at="pixels"), "overlap_at must be one of 'features', 'labels'; got 'pixels'"),
         (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
         (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
@@ -377,6 +378,8 @@ def test_overlap_at_the_size_of_the_labels(preset):
         arguments = dict(overlap_weight=1.0, overlap_at=size, ignore_index=77, context_align_corners=corners)
         found = cacseg.ContextLoss(preset, **arguments)(outputs, renamed)["overlap"]
         assert torch.allclose(found, expected) == (size == "labels")
+    assert "overlap=1.0, overlap_at='labels'" in repr(cacseg.ContextLoss(overlap_weight=1.0, overlap_at="labels"))
+    assert "overlap" not in repr(cacseg.ContextLoss())
 
 
 OTHER_WAYS = {

@@ -245,12 +245,12 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"{name} must be in [0, 1]; got {value}.")
 
 
-def check_presence_gradient(value: float, told: bool) -> None:
+def check_presence_gradient(value: float, *, has_presence: bool) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"presence_gradient must be a number; got {value!r}.")
     if not 0.0 <= value < float("inf"):
         raise ValueError(f"presence_gradient must be 0 or more, and finite; got {value}.")
-    if value and not told:
+    if value and not has_presence:
         raise ValueError(
             f"presence_gradient is that of the layer of presence; got {value} without one. Pass presence='relative'."
         )

@@ -114,6 +114,7 @@ class ContextAwareClassifier(nn.Module):
             at the features' size. "relative": a class loses only what the image makes it less probable than usual, so
             that a layer that has learnt nothing says nothing. True is not for short training.
         presence_gradient: how many times the gradient of that layer's loss reaches the features; 0 leaves them alone.
+            `feature_gradient` and `gradient_ratio` are of the other branches.
         reads: what else the projectors read of an image: the "share" of it that a class takes, the mean feature of
             the "scene", the mean "place" of a class. They then also give each class a bias ("place": a map of it).
         context_bias: the plain bias joins the context and the oracle logits too.
@@ -233,7 +234,7 @@ class ContextAwareClassifier(nn.Module):
         )
         self.context_drop = context_drop
         self.presence_head = make_presence_head(
-            presence, in_channels, num_classes, scale, self.context_design, presence_gradient
+            presence, in_channels, num_classes, scale, self.context_design, gradient=presence_gradient
         )
         self.scale_factor = nn.Parameter(torch.ones(())) if learnable_scale else None
         cosines = context_similarity == "cosine"

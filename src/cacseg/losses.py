@@ -52,13 +52,13 @@ class ContextLoss(nn.Module):
         ignore_index: the label that takes no part; the same as the classifier's.
         class_weights: a weight for each class in the three cross-entropies.
         label_smoothing: in the three cross-entropies.
-        warmup_steps: the weights of all terms but the plain one rise from 0 over so many calls while training (a step
-            of accumulated gradients makes several).
+        warmup_steps: the weights of all terms but "plain" and "presence" rise from 0 over so many calls while training
+            (a step of accumulated gradients makes several).
         relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
         overlap_weight: of another, "overlap": the context probabilities of each class should cover its pixels and no
-            others (`functional.overlap_loss`), summed over the batch of this process. Without a weight there is no
-            such term.
+            others (`functional.overlap_loss`), summed over the images of one call. Without a weight there is no such
+            term.
         overlap_at: the size at which that term compares: of the "features", or, with upsampled logits, of the "labels"
             (`functional.upsampled_overlap_loss`); a packed batch has one size.
         fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
@@ -129,6 +129,8 @@ class ContextLoss(nn.Module):
         check_choice("class_average", self.class_average, CLASS_AVERAGES)
         check_choice("context_average", self.context_average, PIXEL_AVERAGES)
         check_choice("overlap_at", overlap_at, OVERLAP_SIZES)
+        if overlap_at != "features" and overlap_weight == 0.0:
+            raise ValueError(f"overlap_at={overlap_at!r} is of a term that has no weight. Give overlap_weight.")
         self.overlap_at = overlap_at
         if not 0.0 <= self.soft_target_weight <= 1.0:
             raise ValueError(f"soft_target_weight must be in [0, 1]; got {self.soft_target_weight}.")
@@ -180,7 +182,7 @@ class ContextLoss(nn.Module):
             share = (taken / self.warmup_steps).clamp(max=1.0)
             terms = {name: term if name == "plain" else share * term for name, term in terms.items()}
         names = list(self.weights)
-        if outputs.presence is not None:  # what features get of it is the classifier's `presence_gradient`
+        if outputs.presence is not None:  # it has no weight: only its layer learns, and features by `presence_gradient`
             names.append("presence")
             losses["presence"] = functional.presence_loss(
                 outputs.presence,
@@ -196,7 +198,8 @@ class ContextLoss(nn.Module):
 
     def extra_repr(self) -> str:
         weights = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
-        return f"{weights}, distillation={self.distillation!r}, ignore_index={self.ignore_index}"
+        size = f", overlap_at={self.overlap_at!r}" if "overlap" in self.weights else ""
+        return f"{weights}{size}, distillation={self.distillation!r}, ignore_index={self.ignore_index}"
 
     def _check(self, outputs: ContextLogits, labels: Tensor) -> None:
         if not isinstance(outputs, ContextLogits):

@@ -21,7 +21,7 @@ LONGER, CLASS_WEIGHT = 3.0, 0.02
 
 
 class PresenceHead(nn.Linear):
-    """From features to a logit for each class that the image may have; they get `gradient` times its own.
+    """From features to a logit for each class that the image may have; `gradient` times what it sends reaches them.
 
     Relative, a logit says how much more this image speaks for a class than any does: loss and answer add the log-odds
     of the class among the training images (crops) seen so far, and a class only loses by what it is below them. A
@@ -80,12 +80,12 @@ class PresenceHead(nn.Linear):
 
 
 def make_presence_head(
-    presence: Presence, channels: int, num_classes: int, scale: float, context_design: str, gradient: float = 0.0
+    presence: Presence, channels: int, num_classes: int, scale: float, context_design: str, *, gradient: float = 0.0
 ) -> PresenceHead | None:
     """None where it is not asked for."""
     if not isinstance(presence, bool) and presence != "relative":
         raise ValueError(f"presence must be True, False or 'relative'; got {presence!r}.")
-    check_presence_gradient(gradient, told=presence is not False)
+    check_presence_gradient(gradient, has_presence=presence is not False)
     if presence is False:
         return None
     if context_design == "none":

@@ -96,14 +96,16 @@ def test_a_scale_on_its_way_and_further_terms_round_trip(tmp_path):
         3,
         backbone="resnet18",
         dropout=0.0,
-        classifier_arguments={"annealed_scale": (5.0, 4)},
-        loss_arguments={"relation_weight": 0.7, "overlap_weight": 0.4},
+        classifier_arguments={"annealed_scale": (5.0, 4), "presence": "relative", "presence_gradient": 2.0},
+        loss_arguments={"relation_weight": 0.7, "overlap_weight": 0.4, "overlap_at": "labels"},
     )
     images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
     model.loss(images, labels)
     model.eval().save(tmp_path / "m.safetensors")
     again = cacseg.load(tmp_path / "m.safetensors")
     assert again.classifier.annealed_scale.calls_taken == 1
+    assert again.classifier.presence_head.gradient == 2.0
+    assert again.criterion.overlap_at == "labels"
     found = again.loss(images, labels)
     assert {"relation", "overlap"} <= set(found)
     for name, value in model.loss(images, labels).items():

@@ -75,5 +75,10 @@ def test_another_ignored_label_and_bad_ones():
     torch.testing.assert_close(
         ops.upsampled_overlap_loss(logits, labels.where(labels != 255, 7), ignore_index=7), truth
     )
+    wrong = torch.where(labels == 255, 1000, labels)  # on a GPU it takes no part; here it is named
+    with pytest.raises(ValueError, match="1000"):
+        ops.upsampled_overlap_loss(logits, wrong)
+    rows, points = logits.detach().movedim(1, -1).flatten(0, -2), torch.randint(0, 5, (90,))
+    torch.testing.assert_close(ops.upsampled_overlap_loss(rows, points), functional.overlap_loss(rows, points))
     with pytest.raises(ValueError, match="same batch size"):
         ops.upsampled_overlap_loss(logits, labels[:1])

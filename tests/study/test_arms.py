@@ -89,8 +89,15 @@ def test_the_loss_in_which_classes_count_alike_on_the_page():
 
 
 def test_the_arms_of_overlap():
-    """`plain_overlap` is a cross-entropy and three times the overlap, `overlap_3` the default and as much of it."""
+    """`plain_overlap` is a cross-entropy and three times the overlap, `overlap_3` the default and as much of it.
+
+    Those named fine have it at the size of the labels, and nothing else that differs.
+    """
     for arm in ("overlap_3", "plain_overlap"):
+        (of_classifier, of_loss), fine = arguments_of("unscaled", arm), arm.removesuffix("_3") + "_fine"
+        assert {
+            arguments_of(study, fine) == (of_classifier, of_loss | {"overlap_at": "labels"}) for study in with_arm(fine)
+        } == {True}
         first, *others = (arguments_of(study, arm) for study in with_arm(arm))
         assert len(others) >= 7
         assert all(other == first for other in others)

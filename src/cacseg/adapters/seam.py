@@ -53,7 +53,7 @@ class SeamClassifier(ContextAwareClassifier):
         if self.presence_head is not None and not self.geometry.pointwise:  # it reads features, not patches
             head = self.presence_head
             self.presence_head = make_presence_head(
-                head.kind, weight.shape[1], self.num_classes, self.scale, self.context_design, head.gradient
+                head.kind, weight.shape[1], self.num_classes, self.scale, self.context_design, gradient=head.gradient
             )
         self.to(device=weight.device, dtype=weight.dtype)
         self.weight, self.bias = weight, bias  # the very parameters: an optimiser that has them keeps them

@@ -10,7 +10,8 @@
     Eq. (11)           classwise_entropy_distillation    L_KL, the paper's choice
     Eq. (8)'s terms    upsampled_cross_entropy           cross-entropy at the labels' size
     not of the paper   relation_distillation             L_R, between classes
-                       overlap_loss, ...                 L_O, the overlap that mIoU scores
+                       overlap_loss,
+                       upsampled_overlap_loss            L_O, the overlap that mIoU scores
                        scene_codes, presence_bias, ...   which classes an image has
 
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,

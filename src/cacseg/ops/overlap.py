@@ -20,13 +20,16 @@ def upsampled_overlap_loss(
     ignore_index: int = 255,
     align_corners: bool = False,
 ) -> Float[Tensor, ""]:
-    """`functional.upsampled_overlap_loss`, with the upsampled logits of one image in memory.
+    """`functional.upsampled_overlap_loss`, which holds the upsampled maps of one image at a time.
 
     overlap_loss(F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=...), labels)
 
-    The loss needs three sums for each class, and no more is kept of an image; the backward pass upsamples it again.
+    The loss needs three sums for each class, and no more is kept of an image; the backward pass upsamples it again, so
+    that it takes longer than the readable form. By autograd, not by torch.func; compiled anew for each batch size.
     """
     check_logits(logits)
+    if logits.ndim == 2:  # points have one size
+        return functional.overlap_loss(logits, labels, ignore_index=ignore_index)
     check_labels(labels, logits, logits.shape[1], ignore_index)
     images = zip(logits.split(1), labels.split(1), strict=True)
     sums = [
