@@ -210,6 +210,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
     go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
     go scenes "${cpu[@]}" "${before[@]}" --only arms=joined
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_fine
 }
 
 for name; do
