@@ -35,8 +35,9 @@ def test_the_looped_row_computes_what_we_compute():
 
 def test_every_step_runs():
     sizes = dict(batch=1, classes=5, channels=16, size=4, ratio=2)
-    steps = loss_steps(CPU, torch.float32, **sizes)
-    assert list(steps) == ["plain", "released", "looped", "paper", "tuned"]
+    assert list(loss_steps(CPU, torch.float32, **sizes)) == ["plain", "released", "looped", "paper", "tuned"]
+    steps = loss_steps(CPU, torch.float32, overlap=True, **sizes)
+    assert list(steps) == ["plain", "released", "looped", "paper", "tuned", "overlap", "overlap, labels"]
     for step in steps.values():
         step()
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)

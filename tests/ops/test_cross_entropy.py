@@ -4,6 +4,7 @@ from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional, ops
+from cacseg.ops import interpolation
 from cacseg.ops import tiled_cross_entropy as tiles
 
 SIZES = [
@@ -35,13 +36,6 @@ def draw(size, full, n=6, b=2, dtype=torch.float64, seed=0):
 def given(options, n=6, dtype=torch.float64):
     weight = torch.linspace(0.2, 2.0, n, dtype=dtype)
     return {**options, "weight": weight} if "weight" in options else dict(options)
-
-
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Many tiles on small maps: 2 rows and 5 columns at a time."""
-    monkeypatch.setattr(tiles, "CPU_TILE_ELEMENTS", 2 * 6 * 2 * 5)
-    monkeypatch.setattr(tiles, "TILE_COLUMNS", 5)
 
 
 @pytest.mark.parametrize(("size", "full"), SIZES)
@@ -206,7 +200,7 @@ def test_wrong_labels_are_refused():
 @pytest.mark.parametrize(("source", "output"), [(4, 16), (16, 4), (1, 7), (7, 1), (5, 5), (3, 100)])
 def test_spans_are_interpolation(align_corners, source, output):
     line = torch.randn(1, 1, source).double()
-    spans = tiles.interpolation_spans(source, output, 3, align_corners, torch.float64, line.device)
+    spans = interpolation.interpolation_spans(source, output, 3, align_corners, torch.float64, line.device)
     ours = torch.cat([line[0, 0, span.source] @ span.matrix.T for span in spans])
     truth = F.interpolate(line, size=output, mode="linear", align_corners=align_corners)[0, 0]
     torch.testing.assert_close(ours, truth)

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cacseg import functional, ops
+from cacseg.ops.tiled_overlap import tiled_overlap_operator
 
 
 def draw(size=(5, 6), full=(17, 23), n=5, dtype=torch.float64):
@@ -22,18 +23,42 @@ def both(logits, labels, **options):
 
 @pytest.mark.parametrize("align_corners", [False, True])
 @pytest.mark.parametrize(
-    ("size", "full"), [((5, 6), (17, 23)), ((7,), (29,)), ((2, 3, 2), (5, 7, 6)), ((5, 6), (5, 6))]
+    ("size", "full"),
+    [((5, 6), (17, 23)), ((8, 6), (3, 2)), ((1, 1), (6, 5)), ((7,), (29,)), ((2, 3, 2), (5, 7, 6)), ((5, 6), (5, 6))],
 )
-def test_image_by_image_it_is_the_readable_form(size, full, align_corners):
+@pytest.mark.usefixtures("small_tiles")
+def test_tile_by_tile_it_is_the_readable_form(size, full, align_corners):
     logits, labels = draw(size, full)
     expected, found = both(logits, labels, align_corners=align_corners)
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     assert found[1].abs().sum() > 0
 
 
+@pytest.mark.usefixtures("small_tiles")
 def test_gradients_are_right():
     logits, labels = draw((2, 3), (5, 7), n=3)
     torch.autograd.gradcheck(lambda one: ops.upsampled_overlap_loss(one, labels), logits)
+    (gradient,) = torch.autograd.grad(ops.upsampled_overlap_loss(logits, labels), logits, create_graph=True)
+    with pytest.raises(NotImplementedError, match=r"differentiable once; .* use cacseg.functional"):
+        torch.autograd.grad(gradient.sum(), logits)
+
+
+@pytest.mark.usefixtures("small_tiles")
+def test_the_operator_passes_torchs_own_checks():
+    logits, labels = draw((2, 3), (5, 7), n=3)
+    torch.library.opcheck(tiled_overlap_operator, (logits, labels, 255, False))
+    torch.library.opcheck(tiled_overlap_operator, (logits.detach().bfloat16(), labels, 255, True))
+
+
+def test_what_is_answered_on_ignored_pixels_does_not_matter():
+    logits, labels = draw((4, 4), (16, 16))
+    labels[:, :10] = 255
+    other = logits.detach().clone()
+    other[:, :, :1] = 1e4  # reaches the first six rows
+    (value, gradient), (truth, _) = list(both(other.requires_grad_(), labels))[1], list(both(logits, labels))[1]
+    torch.testing.assert_close(value, truth)
+    assert (gradient[:, :, 0] == 0).all()
+    assert gradient.abs().sum() > 0
 
 
 def test_nothing_of_the_size_of_the_labels_is_kept_but_labels():

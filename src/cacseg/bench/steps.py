@@ -21,6 +21,7 @@ Mode = Literal["eager", "graph", "compile", "compiled-graph"]
 MODES = ("eager", "graph", "compile", "compiled-graph")
 Steps = dict[str, Callable[[], object]]
 LOOPED = "looped"
+OVERLAP = {"overlap": "features", "overlap, labels": "labels"}  # rows, and the size at which they compare
 
 
 def loss_steps(
@@ -34,8 +35,10 @@ def loss_steps(
     ratio: int = 4,
     mode: Mode = "eager",
     looped: bool = True,
+    overlap: bool = False,
 ) -> Steps:
-    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped"."""
+    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped", the default with
+    the loss for overlap at either size."""
     torch.manual_seed(0)
     features = torch.randn(batch, channels, size, size, device=device, dtype=dtype, requires_grad=True)
     labels = torch.randint(0, classes, (batch, size * ratio, size * ratio), device=device)  # every class is present
@@ -48,6 +51,11 @@ def loss_steps(
         modules.append(classifier)
         if preset == "released" and looped and mode == "eager":
             losses[LOOPED] = lambda one=classifier: looped_loss(one, features, labels)  # type: ignore[misc]
+    for row, place in OVERLAP.items() if overlap else ():
+        classifier = ContextAwareClassifier.from_conv(conv, preset=DEFAULT)
+        criterion = ContextLoss(DEFAULT, overlap_weight=3.0, overlap_at=place)  # type: ignore[arg-type]
+        losses[row] = _our_loss(classifier, criterion, features, labels)
+        modules.append(classifier)
     parameters = [features, *(one for module in modules for one in module.parameters())]
 
     def step_of(loss: Callable[[], Tensor]) -> Callable[[], object]:

@@ -108,6 +108,10 @@ def loss(
     ratio: Annotated[int, typer.Option(min=1, help="Labels are this many times larger.")] = 4,
     mode: Mode = "eager",
     looped: Looped = True,
+    overlap: Annotated[
+        bool,
+        typer.Option("--overlap", help="With the loss for overlap, at either size, as rows."),
+    ] = False,
     rounds: Rounds = 10,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -120,7 +124,7 @@ def loss(
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads, mode)
     facts = dict(batch=batch, classes=classes, channels=channels, size=size, ratio=ratio, mode=mode)
-    steps = loss_steps(place, kind, looped=looped, **facts)  # type: ignore[arg-type]
+    steps = loss_steps(place, kind, looped=looped, overlap=overlap, **facts)  # type: ignore[arg-type]
     rows = _timed(steps, place, rounds, warm_up=3 if place.type == "cuda" else 1)
     shape = f"b={batch} n={classes} d={channels} {size}x{size} -> {size * ratio}x{size * ratio}"
     _show(f"loss, forward + backward, {place} {dtype} {mode}: {shape}", rows)

@@ -9,8 +9,7 @@ backward pass is the product with the transpose: deterministic, any ratio of siz
 
 # No `from __future__ import annotations` here: torch 2.4 reads the operator's annotations as objects.
 
-from functools import lru_cache
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import torch
 from torch import Tensor
@@ -19,41 +18,7 @@ from cacseg._checks import check_label_range
 from cacseg.functional._precision import exact_products, no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
-from cacseg.ops.interpolation import positions
-
-# Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of a
-# core. Elsewhere: 64 MiB, enough to fill a GPU, little beside one map of full resolution.
-CPU_TILE_ELEMENTS = 2**19
-GPU_TILE_ELEMENTS = 2**24
-# Narrow tiles keep the interpolation matrices small: each column is mixed from a few dozen, not from all.
-TILE_COLUMNS = 128
-
-
-class Span(NamedTuple):
-    """A stretch of output positions along one axis, and the inputs it is interpolated from."""
-
-    output: slice
-    source: slice
-    matrix: Tensor  # [output positions, source positions]
-
-
-@lru_cache(maxsize=64)  # the sizes of a training run repeat; a few KiB each
-def interpolation_spans(
-    source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
-) -> tuple[Span, ...]:
-    """Linear interpolation from `source` to `output` positions, cut into spans of `step` positions."""
-    low, high_share = positions(source, output, align_corners)  # on the CPU, so that slices need no synchronisation
-    high = (low + 1).clamp_max(source - 1)
-    spans = []
-    for start in range(0, output, step):
-        stop = min(start + step, output)
-        first, last = int(low[start]), int(high[stop - 1])
-        matrix = torch.zeros(stop - start, last + 1 - first, dtype=torch.float64)
-        here = slice(start, stop)
-        matrix.scatter_add_(1, low[here, None] - first, 1.0 - high_share[here, None])
-        matrix.scatter_add_(1, high[here, None] - first, high_share[here, None])
-        spans.append(Span(here, slice(first, last + 1), matrix.to(dtype).to(device, non_blocking=True)))
-    return tuple(spans)
+from cacseg.ops.interpolation import tile_spans
 
 
 @torch.library.custom_op("cacseg::tiled_cross_entropy", mutates_args=())
@@ -80,10 +45,7 @@ def tiled_cross_entropy(
         dtype = widen(logits[:0]).dtype
         denominator = pixel_denominator(targets, kept, weight, "all" if count_ignored else "labelled", dtype)
         share = kept.to(dtype) * ratio(torch.ones_like(denominator), denominator)  # of each pixel in the mean
-        elements = CPU_TILE_ELEMENTS if logits.device.type == "cpu" else GPU_TILE_ELEMENTS
-        rows = max(1, elements // (b * n * min(TILE_COLUMNS, labels.shape[2])))
-        row_spans = interpolation_spans(h, labels.shape[1], rows, align_corners, dtype, logits.device)
-        column_spans = interpolation_spans(w, labels.shape[2], TILE_COLUMNS, align_corners, dtype, logits.device)
+        row_spans, column_spans = tile_spans(logits.shape, labels.shape[1:], align_corners, dtype, logits.device)
         class_weights = None if weight is None else weight.to(dtype)
 
         loss = torch.zeros((), dtype=dtype, device=logits.device)
