@@ -117,6 +117,9 @@ ends() {
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=entropy,relative_01,relative_03,relative_3
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap,overlap_3,overlap_alone,plain_overlap
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=aware,joined
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap_fine,plain_overlap_fine
+    go ends "${both[@]}" "${gpu[@]}" --only models=deeplabv3plus_near --only data=camvid_held_out --steps 1000 \
+        --only arms=plain,tuned,overlap_3
 }
 
 further() {
@@ -133,6 +136,7 @@ further() {
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=overlap_3 --seeds 0,1,2,3,4,5
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=joined
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain_overlap
+    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=overlap_3
 }
 
 unscaled() {

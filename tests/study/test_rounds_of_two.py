@@ -1,4 +1,4 @@
-"""The rounds of docs/search.md from twenty-one on, presence and overlap together, are what the records say."""
+"""Rounds twenty-one and twenty-two of docs/search.md, presence and overlap together, are what the records say."""
 
 import re
 

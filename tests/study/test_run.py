@@ -140,9 +140,9 @@ def test_images_of_ones_own(tmp_path, capsys, monkeypatch):
         "cpu",
     )
     ran = command(*asked, *small, capsys=capsys, monkeypatch=monkeypatch)
-    assert (ran.code, "5 of 5 jobs done" in ran.out) == (0, True), ran.err
+    assert (ran.code, "6 of 6 jobs done" in ran.out) == (0, True), ran.err
     rows = list(csv.DictReader((out / "results.csv").read_text().splitlines()))
-    arms = ("plain", "evened", "plain_overlap", "tuned", "relative")
+    arms = ("plain", "evened", "plain_overlap", "tuned", "overlap_3", "relative")
     assert {(row["arm"], row["status"]) for row in rows} == {(arm, "done") for arm in arms}
     for asked in (("table", out, "--baseline", "evened"), ("answers", out, "--beside", "context_alone")):
         shown = command("study", *asked, "--only", "arms=evened,relative", capsys=capsys, monkeypatch=monkeypatch)
