@@ -12,7 +12,7 @@ from cacseg.study.summary import mean_of, own_lines, summarise, summarise_answer
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
 CELL = ("data", "model", "optimiser", "steps")
-CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `tuned`, three seeds
+CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `tuned`
 PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
 PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"

@@ -65,6 +65,20 @@ def recorded(name):
     return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
 
 
+def test_the_other_cpu_in_words():
+    rows = recorded("arm_cpu_float32")["rows"]
+    page, readme = (re.sub(r"\s+", " ", (ROOT / name).read_text()) for name in ("docs/speed.md", "README.md"))
+    tuned, plain = rows["tuned"], rows["plain"]
+    least, most = (f"{tuned[f'time_ratio_{which}']:.2f}x" for which in ("least", "most"))
+    seconds = " s beside ".join(f"{row['time_ms'] / 1e3:.2f}" for row in (tuned, plain))
+    of = {name: (f"{row['time_ratio']:.2f}x", f"{row['memory_ratio']:.2f}x") for name, row in rows.items()}
+    assert f"it is {of['tuned'][0]} ({least} to {most} from round to round; {seconds}) and {of['tuned'][1]}" in page
+    assert f"{of['released'][0]} and {of['paper'][0]} for `released` and `paper`" in page
+    assert f"(off by default) it takes {' and '.join(of['overlap'])}, at the size of the labels" in page
+    assert f'(`overlap_at="labels"`) {" and ".join(of["overlap, labels"])}: it upsamples' in page
+    assert f"cores, 2026-11-17, {of['tuned'][0]} time, {of['tuned'][1]} memory)" in readme
+
+
 def times(rows, name):
     """A row's time beside plain, and its memory where that was measured."""
     row = rows[name]

@@ -85,3 +85,15 @@ def tile_spans(
         interpolation_spans(h, size[0], rows, align_corners, dtype, device),
         interpolation_spans(w, size[1], TILE_COLUMNS, align_corners, dtype, device),
     )
+
+
+def upsample_rows(down: Span, maps: Tensor) -> Tensor:
+    """Of maps [b, n, h, w] the rows of a span, [rows, b, n, w]: one product, where a batched one is many small ones."""
+    source = maps[:, :, down.source].movedim(2, 0).to(down.matrix.dtype)
+    return (down.matrix @ source.reshape(len(source), -1)).view(-1, *source.shape[1:])
+
+
+def add_to_rows(gradient: Tensor, down: Span, of_rows: Tensor) -> None:
+    """The backward pass of `upsample_rows`: what the rows [rows, b, n, w] give to [b, n, h, w]."""
+    of_source = down.matrix.T @ of_rows.reshape(len(of_rows), -1)
+    gradient[:, :, down.source] += of_source.view(-1, *of_rows.shape[1:]).movedim(0, 2)

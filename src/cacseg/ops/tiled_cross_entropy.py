@@ -18,7 +18,7 @@ from cacseg._checks import check_label_range
 from cacseg.functional._precision import exact_products, no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
-from cacseg.ops.interpolation import tile_spans
+from cacseg.ops.interpolation import add_to_rows, tile_spans, upsample_rows
 
 
 @torch.library.custom_op("cacseg::tiled_cross_entropy", mutates_args=())
@@ -47,29 +47,30 @@ def tiled_cross_entropy(
         share = kept.to(dtype) * ratio(torch.ones_like(denominator), denominator)  # of each pixel in the mean
         row_spans, column_spans = tile_spans(logits.shape, labels.shape[1:], align_corners, dtype, logits.device)
         class_weights = None if weight is None else weight.to(dtype)
+        targets, share = (one.movedim(1, 0)[:, :, None] for one in (targets, share))  # [H, b, 1, W], as tiles have it
 
         loss = torch.zeros((), dtype=dtype, device=logits.device)
         gradient = torch.zeros((b, n, h, w) if with_gradient else (0,), dtype=dtype, device=logits.device)
         for down in row_spans:
-            band = down.matrix @ logits[:, :, down.source].to(dtype)  # [b, n, rows, w]
+            band = upsample_rows(down, logits)  # [rows, b, n, w]
             band_gradient = torch.zeros_like(band) if with_gradient else band
             for across in column_spans:
-                scores = band[..., across.source] @ across.matrix.T  # [b, n, rows, columns]
-                here = (slice(None), None, down.output, across.output)
+                scores = band[..., across.source] @ across.matrix.T  # [rows, b, n, columns]
+                here = (down.output, ..., across.output)
                 loss += _pixels_in_place(
                     scores, targets[here], share[here], class_weights, label_smoothing, with_gradient
                 )
                 if with_gradient:
                     band_gradient[..., across.source] += scores @ across.matrix
             if with_gradient:
-                gradient[:, :, down.source] += down.matrix.T @ band_gradient
+                add_to_rows(gradient, down, band_gradient)
         return loss, gradient
 
 
 def _pixels_in_place(
-    scores: Tensor,  # [b, n, rows, columns]
-    targets: Tensor,  # [b, 1, rows, columns]
-    share: Tensor,  # [b, 1, rows, columns]: 0 where ignored
+    scores: Tensor,  # [rows, b, n, columns]
+    targets: Tensor,  # [rows, b, 1, columns]
+    share: Tensor,  # [rows, b, 1, columns]: 0 where ignored
     class_weights: Tensor | None,
     label_smoothing: float,
     with_gradient: bool,
@@ -83,22 +84,22 @@ def _pixels_in_place(
     if class_weights is not None:
         hard = hard * class_weights[targets]
     mass = hard
-    largest = scores.amax(dim=1, keepdim=True)
+    largest = scores.amax(dim=2, keepdim=True)
     scores.sub_(largest)
-    target_scores = (scores.gather(1, targets) * hard).sum()
+    target_scores = (scores.gather(2, targets) * hard).sum()
     soft = None
     if label_smoothing > 0.0:
-        spread = torch.ones_like(scores[0, :, 0, 0]) if class_weights is None else class_weights
-        spread = spread * (label_smoothing / scores.shape[1])
-        soft = share * spread.view(1, -1, 1, 1)
+        spread = torch.ones_like(scores[0, 0, :, 0]) if class_weights is None else class_weights
+        spread = spread * (label_smoothing / scores.shape[2])
+        soft = share * spread.view(-1, 1)
         mass = mass + share * spread.sum()
         target_scores = target_scores + (scores * soft).sum()
     scores.exp_()
-    sums = scores.sum(dim=1, keepdim=True)
+    sums = scores.sum(dim=2, keepdim=True)
     loss = (mass * sums.log()).sum() - target_scores
     if with_gradient:
         scores.mul_(mass / sums)
-        scores.scatter_(1, targets, scores.gather(1, targets) - hard)
+        scores.scatter_(2, targets, scores.gather(2, targets) - hard)
         if soft is not None:
             scores.sub_(soft)
     return loss

@@ -15,7 +15,7 @@ from torch import Tensor
 from cacseg.functional._precision import exact_products, no_autocast, widen
 from cacseg.functional.labels import fit_labels
 from cacseg.ops._choice import with_gradient
-from cacseg.ops.interpolation import Span, tile_spans
+from cacseg.ops.interpolation import Span, add_to_rows, tile_spans, upsample_rows
 
 
 def _tiled_overlap(logits: Tensor, labels: Tensor, ignore_index: int, align_corners: bool) -> Tensor:
@@ -25,13 +25,13 @@ def _tiled_overlap(logits: Tensor, labels: Tensor, ignore_index: int, align_corn
     """
     n = logits.shape[1]
     sums = torch.zeros(3, n, dtype=widen(logits[:0]).dtype, device=logits.device)
-    classes = torch.arange(n, device=logits.device).view(-1, 1, 1)
+    classes = torch.arange(n, device=logits.device).view(-1, 1)
     with no_autocast(logits), exact_products(logits):
         for _, _, probabilities, targets in _tiles(logits, labels, ignore_index, align_corners):
             own = targets == classes
-            sums[1] += probabilities.sum((0, 2, 3))
-            sums[2] += own.sum((0, 2, 3))
-            sums[0] += probabilities.mul_(own).sum((0, 2, 3))
+            sums[1] += probabilities.sum((0, 1, 3))
+            sums[2] += own.sum((0, 1, 3))
+            sums[0] += probabilities.mul_(own).sum((0, 1, 3))
     return sums
 
 
@@ -44,33 +44,33 @@ def _tiled_overlap_backward(
     probability q_k, its score has q_k (g_k - sum_j q_j g_j).
     """
     of_shared, of_answered, _ = of_sums
-    everywhere = of_answered.view(-1, 1, 1)
+    everywhere = of_answered.view(-1, 1)
     with no_autocast(logits), exact_products(logits):
         gradient = torch.zeros(logits.shape, dtype=of_sums.dtype, device=logits.device)
         for down, across, scores, targets in _tiles(logits, labels, ignore_index, align_corners):
             own = targets.clamp_min(0)
-            extra = scores.gather(1, own) * of_shared[own]  # 0 where ignored
-            mean = (scores * everywhere).sum(1, keepdim=True) + extra
+            extra = scores.gather(2, own) * of_shared[own]  # 0 where ignored
+            mean = (scores * everywhere).sum(2, keepdim=True) + extra
             scores.mul_(everywhere - mean)
-            scores.scatter_(1, own, scores.gather(1, own) + extra)
-            gradient[:, :, down.source, across.source] += down.matrix.T @ (scores @ across.matrix)
+            scores.scatter_(2, own, scores.gather(2, own) + extra)
+            add_to_rows(gradient[..., across.source], down, scores @ across.matrix)
     return gradient.to(logits.dtype)
 
 
 def _tiles(
     logits: Tensor, labels: Tensor, ignore_index: int, align_corners: bool
 ) -> Iterator[tuple[Span, Span, Tensor, Tensor]]:
-    """Where each tile is, its probabilities [b, n, rows, columns], 0 where ignored, and its labels, there -1."""
+    """Where each tile is, its probabilities [rows, b, n, columns], 0 where ignored, and its labels, there -1."""
     size = labels.shape[1:]
-    fitted = fit_labels(labels, size, logits.shape[1], ignore_index)[:, None]
+    fitted = fit_labels(labels, size, logits.shape[1], ignore_index).movedim(1, 0)[:, :, None]  # [H, b, 1, W]
     dtype = widen(logits[:0]).dtype
     rows, columns = tile_spans(logits.shape, size, align_corners, dtype, logits.device)
     for down in rows:
-        band = down.matrix @ logits[:, :, down.source].to(dtype)
+        band = upsample_rows(down, logits)
         for across in columns:
-            targets = fitted[:, :, down.output, across.output]
+            targets = fitted[down.output, ..., across.output]
             scores = band[..., across.source] @ across.matrix.T
-            yield down, across, scores.softmax(dim=1).masked_fill_(targets < 0, 0.0), targets
+            yield down, across, scores.softmax(dim=2).masked_fill_(targets < 0, 0.0), targets
 
 
 tiled_overlap_operator = torch.library.custom_op("cacseg::tiled_overlap", mutates_args=())(_tiled_overlap)
