@@ -76,7 +76,7 @@ def test_the_other_cpu_in_words():
     assert f"{of['released'][0]} and {of['paper'][0]} for `released` and `paper`" in page
     assert f"(off by default) it takes {' and '.join(of['overlap'])}, at the size of the labels" in page
     assert f'(`overlap_at="labels"`) {" and ".join(of["overlap, labels"])}: it upsamples' in page
-    assert f"cores, 2026-11-17, {of['tuned'][0]} time, {of['tuned'][1]} memory)" in readme
+    assert f"cores, 2026-11-17, {of['tuned'][0]} time, {least} to {most}, and {of['tuned'][1]} memory)" in readme
 
 
 def times(rows, name):

@@ -61,6 +61,13 @@ def test_a_preset_is_timed_and_written(tmp_path):
             CliRunner().invoke(app, ["bench", name, "--device", "cpu", "--preset", "none"], catch_exceptions=False)
 
 
+def test_the_loss_for_overlap_is_timed(tmp_path):
+    file = tmp_path / "loss.json"
+    command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--no-looped", "--overlap"]
+    assert CliRunner().invoke(app, [*command, "--json", str(file)]).exit_code == 0
+    assert list(json.loads(file.read_text())["rows"])[-2:] == ["overlap", "overlap, labels"]
+
+
 def test_the_command_writes_what_it_shows(tmp_path):
     file = tmp_path / "loss.json"
     command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--json", str(file)]

@@ -5,6 +5,6 @@ from cacseg.ops import interpolation
 
 @pytest.fixture
 def small_tiles(monkeypatch):
-    """Many tiles on small maps: two rows and five columns at a time, of two images with six classes."""
+    """Many tiles on small maps: five columns at a time and, of twelve maps (b * n), two rows."""
     monkeypatch.setattr(interpolation, "CPU_TILE_ELEMENTS", 2 * 6 * 2 * 5)
     monkeypatch.setattr(interpolation, "TILE_COLUMNS", 5)

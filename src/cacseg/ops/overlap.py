@@ -22,8 +22,9 @@ def upsampled_overlap_loss(
 
     overlap_loss(F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=...), labels)
 
-    1-D and 2-D maps go a tile at a time, differentiable once, by autograd (not by torch.func); 3-D maps and logits of
-    the labels' size take the plain expression. Points, [P, n], have one size.
+    1-D and 2-D maps go a tile at a time, differentiable once, by autograd (for torch.func take that of `functional`);
+    3-D maps, logits of the labels' size and points [P, n] take the plain expression. Logits must be finite: a tile is
+    upsampled by products, and one NaN reaches all of them, also from under ignored pixels.
     """
     check_logits(logits)
     if logits.ndim == 2 or logits.shape[2:] == labels.shape[1:]:
