@@ -74,7 +74,7 @@ def test_the_options_on_the_page(command, capsys, monkeypatch):
     from command_line import run
 
     shown = run("study", command, "--help", capsys=capsys, monkeypatch=monkeypatch).out
-    there = set(re.findall(r"^  (?:-\w, )?(--[a-z]+)", shown, re.MULTILINE))
+    there = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", shown, re.MULTILINE))
     (table,) = re.findall(rf"\| option of `{command}` \|.*?\n\n", PAGE, re.DOTALL)
     rows = re.findall(r"^\| (`-.*?) \|", table, re.MULTILINE)
     named = {option for row in rows for option in re.findall(r"`(-[-a-z]+)", row)}

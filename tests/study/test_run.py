@@ -17,7 +17,7 @@ from cacseg.study import pool
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.mps import mps_service
 from cacseg.study.plan import make_plan
-from cacseg.study.pool import Failed, Finished, Stepped
+from cacseg.study.pool import Failed, Finished, Resumed, Stepped
 from cacseg.study.results import write_record
 from cacseg.study.run import _unless_other_data, look_at, run_study
 from command_line import run as command
@@ -192,6 +192,11 @@ def test_what_a_log_file_sees(monkeypatch):
         display.report(PLAN[0], Failed("ValueError: no"))  # whose third step will never be done
         assert said[1] == "   1/2 scenes.fcn.adamw.3.plain.0  FAILED (ValueError: no), 0.0 steps/s in all"
         assert (display.steps, display.total, display.failed) == (2, 5, 1)
+        display.report(PLAN[1], Resumed(2))  # of its three
+        assert said[2] == "     scenes.fcn.adamw.3.paper.0  goes on after step 2"
+        assert (display.steps, display.total) == (2, 3)
+        display.report(PLAN[1], Stepped(1))
+        assert (display.steps, display.total) == (3, 3)
 
 
 def test_a_mistyped_option_is_explained(study_file, capsys, monkeypatch):

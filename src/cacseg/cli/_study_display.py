@@ -52,11 +52,15 @@ class Display:
         self.bar.stop()
 
     def report(self, job: Job, message: Message) -> None:
-        from cacseg.study.pool import Failed, Stepped
+        from cacseg.study.pool import Failed, Resumed, Stepped
 
-        if isinstance(message, Stepped):
+        if isinstance(message, Stepped | Resumed):
             self.begun[job.id] = self.begun.get(job.id, 0) + message.steps
-            self.steps += message.steps
+            if isinstance(message, Stepped):
+                self.steps += message.steps
+            else:
+                self.total -= message.steps  # which nobody waits for
+                self._say(f"     {job.id}  goes on after step {message.steps}")
         else:
             self.total -= job.steps - self.begun.get(job.id, 0)  # those that a failed one did not do
             self.done += 1

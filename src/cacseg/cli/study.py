@@ -60,6 +60,10 @@ def run(
         bool,
         typer.Option("--graphs/--no-graphs", help="On a GPU: record a step once and replay it, or run each anew."),
     ] = True,
+    save_every: Annotated[
+        float,
+        typer.Option(min=0.0, help="Seconds after which a job that runs is saved, to go on from there; 0: never."),
+    ] = 60.0,
     list_jobs: Annotated[bool, typer.Option("--list", help="Print the jobs and stop.")] = False,
 ) -> None:
     """Run a study: every data set x model x optimiser x number of steps x arm x seed, several at once on one device.
@@ -70,8 +74,8 @@ def run(
     cacseg study run studies/presets.toml ... --only data=msrc21 --only arms=plain,released --seeds 0
 
     The folder gets one JSON file for each job, results.csv, one row for each answer of each job, and classes.csv, one
-    row for each class in each of them. The same command again runs what is missing or has failed, and nothing else.
-    Jobs of one seed see the same crops in the same order.
+    row for each class in each of them. The same command again runs what is missing or has failed, and nothing else; a
+    job that was interrupted goes on from its last saved step. Jobs of one seed see the same crops in the same order.
     """
     from cacseg.recipes.config import parse_setting
     from cacseg.study.file import read_study
@@ -88,14 +92,22 @@ def run(
         for job in plan:
             say(job.id)
         return
-    _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps, graphs)
+    _run(plan, output or Path("runs") / plan_of.name, jobs, device, mps, graphs, save_every or None)
 
 
 for view in (table, answers, classes, plot):
     study.command()(view)
 
 
-def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps: bool, graphs: bool) -> None:
+def _run(
+    plan: list[Job],
+    folder: Path,
+    jobs: int | None,
+    device_name: str,
+    mps: bool,
+    graphs: bool,
+    save_every: float | None,
+) -> None:
     from cacseg.study.pool import start_server
 
     try:
@@ -132,11 +144,12 @@ def _run(plan: list[Job], folder: Path, jobs: int | None, device_name: str, mps:
                 threads=1 if workers > 1 else None,
                 environment=environment,
                 graphs=graphs,
+                save_every=save_every,
             )
         except KeyboardInterrupt:
             display.close()
             ended = display.done - display.failed
-            note(f"stopped: {ended} of {len(todo)} jobs are done; the same command runs the rest")
+            note(f"stopped: {ended} of {len(todo)} jobs are done; the same command goes on with the rest")
             raise typer.Exit(STOPPED) from None
     failed = [record for record in records if record["status"] == "failed"]
     for error, ids in _grouped(failed).items():
@@ -158,7 +171,7 @@ def _grouped(failed: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: the processes are ended, what is finished stays."""
+    """SIGTERM as Ctrl-C: the processes are ended, what is finished or saved stays."""
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -30,6 +30,7 @@ from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
 from cacseg.recipes.build import make_model, open_split, untrained_for
 from cacseg.recipes.config import Config
+from cacseg.study.halfway import Halfway
 from cacseg.study.plan import Job
 from cacseg.study.splits import hold_out
 from cacseg.study.training import Progress, cast, train_model
@@ -75,7 +76,13 @@ def _digest(source: SegmentationData, splits: Sequence[Resident]) -> str:
 
 
 def run_job(
-    job: Job, data: JobData, device: torch.device, progress: Progress | None = None, *, graphs: bool = True
+    job: Job,
+    data: JobData,
+    device: torch.device,
+    progress: Progress | None = None,
+    *,
+    graphs: bool = True,
+    halfway: Halfway | None = None,
 ) -> dict[str, Any]:
     """Trains and scores; gives the whole record of the job, as JSON takes it."""
     config = job.config
@@ -88,10 +95,8 @@ def run_job(
         model = make_model(config.model, data.source, lambda text: None).to(device)
     noted = [str(one.message) for one in caught]
     noted += untrained_for(config.data, model, map(tuple, data.scored.sizes.tolist()))
-    start = time.perf_counter()
     # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
-    trained = train_model(config, model, data.train, progress, graphs=graphs)
-    seconds_training = time.perf_counter() - start
+    trained = train_model(config, model, data.train, progress, graphs=graphs, halfway=halfway)
     start = time.perf_counter()
     found = score_model(config, trained.model, data.scored)
     seconds_evaluation = time.perf_counter() - start
@@ -108,7 +113,8 @@ def run_job(
         "answers": {name: percent(one) for name, one in found.items()},
         "losses": trained.losses,
         "graphs": graphs and device.type == "cuda",
-        "seconds_training": round(seconds_training, 2),
+        "resumed": trained.resumed,
+        "seconds_training": round(trained.seconds, 2),
         "seconds_evaluation": round(seconds_evaluation, 2),
         "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if device.type == "cuda" else None,
         "warnings": noted,

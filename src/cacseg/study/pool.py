@@ -14,9 +14,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from cacseg._version import __version__
 from cacseg.study.plan import Job
+from cacseg.study.results import state_path
 
 # A server that has imported everything once forks the processes: seconds saved for each of them. It never touches a
 # GPU itself, so that its children may.
@@ -26,6 +29,10 @@ _WORK = "cacseg.study.job"
 
 class Stepped(NamedTuple):
     steps: int  # done since the last such message
+
+
+class Resumed(NamedTuple):
+    steps: int  # done before an interruption
 
 
 class Finished(NamedTuple):
@@ -38,7 +45,14 @@ class Failed(NamedTuple):
     of_data: bool = False  # which all jobs on these data would meet
 
 
-Message = Stepped | Finished | Failed
+class Saving(NamedTuple):
+    """Where jobs that are not finished are kept, and how often, in seconds."""
+
+    folder: Path
+    every: float
+
+
+Message = Stepped | Resumed | Finished | Failed
 Report = Callable[[Job, Message], None]
 
 
@@ -70,15 +84,16 @@ def run_jobs(
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     graphs: bool = True,
+    saving: Saving | None = None,
 ) -> None:
     """Runs all jobs, `workers` at a time, in their order; tells of steps, results and failures.
 
     `threads` of each process on the CPU (None: as torch has it); `environment` is added to theirs; `graphs`: see
-    `train_model`. Whatever ends this call ends the processes too.
+    `train_model`. Whatever ends this call ends the processes too; with `saving` their jobs go on next time.
     """
     context: Any = multiprocessing.get_context(_METHOD)
     waiting, busy = deque(jobs), dict[Connection, _Worker]()
-    arguments = (device, threads, dict(environment or {}), graphs)
+    arguments = (device, threads, dict(environment or {}), graphs, saving)
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
@@ -109,7 +124,7 @@ def _listen(connection: Connection, busy: dict[Connection, _Worker], waiting: de
     except (EOFError, ConnectionError):
         worker.process.join()
         message = Failed(f"its process ended with code {worker.process.exitcode}; out of memory?")
-    if isinstance(message, Stepped):
+    if isinstance(message, Stepped | Resumed):
         report(worker.job, message)
         return
     done = worker.job
@@ -127,7 +142,12 @@ def _listen(connection: Connection, busy: dict[Connection, _Worker], waiting: de
 
 
 def _work(
-    connection: Connection, device_name: str, threads: int | None, environment: Mapping[str, str], graphs: bool
+    connection: Connection,
+    device_name: str,
+    threads: int | None,
+    environment: Mapping[str, str],
+    graphs: bool,
+    saving: Saving | None,
 ) -> None:
     """What a process does: job after job, until nobody sends another or one has failed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the first one ends the others
@@ -135,6 +155,7 @@ def _work(
     os.environ.update(environment)
     import torch
 
+    from cacseg.study.halfway import Halfway
     from cacseg.study.job import load_data, run_job
 
     if threads is not None:
@@ -146,6 +167,11 @@ def _work(
     def progress(steps: int) -> None:
         connection.send(Stepped(steps))
 
+    def kept_at(saving: Saving, job: Job, data_digest: str) -> Halfway:
+        key = " ".join((job.id, job.digest, data_digest, __version__, torch.__version__))
+        path = state_path(saving.folder, job.id)
+        return Halfway(path, key, saving.every, lambda steps: connection.send(Resumed(steps)))
+
     while True:
         try:
             job: Job = connection.recv()
@@ -155,7 +181,8 @@ def _work(
         try:
             if key not in loaded:
                 loaded[key] = load_data(job.config, job.held_out, device)
-            record = run_job(job, loaded[key], device, progress, graphs=graphs)
+            halfway = None if saving is None else kept_at(saving, job, loaded[key].digest)
+            record = run_job(job, loaded[key], device, progress, graphs=graphs, halfway=halfway)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
         except (BrokenPipeError, ConnectionResetError):  # nobody is there to hear of it

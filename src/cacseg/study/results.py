@@ -51,6 +51,11 @@ def record_path(folder: Path, job_id: str) -> Path:
     return folder / JOBS / f"{job_id}.json"
 
 
+def state_path(folder: Path, job_id: str) -> Path:
+    """Where a job is that has begun and is not finished."""
+    return folder / JOBS / f"{job_id}.pt"
+
+
 def write_record(folder: Path, record: Record) -> None:
     write_file(record_path(folder, record["id"]), json.dumps(record, indent=1) + "\n")
 

@@ -11,8 +11,17 @@ from cacseg.data import SegmentationData
 from cacseg.engine.files import lock_folder, make_folder
 from cacseg.study.classes import write_classes
 from cacseg.study.plan import Job
-from cacseg.study.pool import Failed, Finished, Report, Stepped, run_jobs
-from cacseg.study.results import JOBS, Record, cell_of, read_folder, record_path, write_csv, write_record
+from cacseg.study.pool import Failed, Finished, Message, Report, Saving, run_jobs
+from cacseg.study.results import (
+    JOBS,
+    Record,
+    cell_of,
+    read_folder,
+    record_path,
+    state_path,
+    write_csv,
+    write_record,
+)
 from cacseg.study.splits import hold_out
 
 
@@ -85,27 +94,39 @@ def run_study(
     threads: int | None = None,
     environment: Mapping[str, str] | None = None,
     graphs: bool = True,
+    save_every: float | None = None,
 ) -> list[Record]:
     """Runs what is left of a plan; gives the records of all its jobs.
 
-    Each record is written when its job ends, and results.csv and classes.csv with it, so that whatever interrupts a
-    study it goes on from there.
+    Each record is written when its job ends, and results.csv and classes.csv with it, and a job that runs is saved
+    after so many seconds (None: never), so that whatever interrupts a study it goes on from there.
     """
     make_folder(folder / JOBS)
     with lock_folder(folder, "running a study"):
         records, jobs = look_at(folder, plan)
 
-        def listen(job: Job, message: Stepped | Finished | Failed) -> None:
+        def listen(job: Job, message: Message) -> None:
             if isinstance(message, Finished):
                 message = _unless_other_data(message, records)
-            if not isinstance(message, Stepped):
+            if isinstance(message, Finished | Failed):
                 record = message.record if isinstance(message, Finished) else failed_record(job, message)
                 write_record(folder, record)
+                if record["status"] != "failed":
+                    state_path(folder, job.id).unlink(missing_ok=True)
                 records[job.id] = record
                 _write_tables(folder, records)
             report(job, message)
 
-        run_jobs(jobs, listen, device=device, workers=workers, threads=threads, environment=environment, graphs=graphs)
+        run_jobs(
+            jobs,
+            listen,
+            device=device,
+            workers=workers,
+            threads=threads,
+            environment=environment,
+            graphs=graphs,
+            saving=None if save_every is None else Saving(folder, save_every),
+        )
         _write_tables(folder, records)
     return [records[job.id] for job in plan]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cacseg.engine.device import autocast
-from cacseg.engine.randomness import seed_all
+from cacseg.engine.randomness import random_state, seed_all, set_random_state
 from cacseg.engine.replay import Replayed
 from cacseg.engine.resident import Resident
 from cacseg.engine.resident_crops import cut_crops, draw_crops
@@ -19,6 +20,7 @@ from cacseg.engine.task import begin_training
 from cacseg.models import SegmentationModel
 from cacseg.recipes.build import optimiser_of, rate_at, train_transform
 from cacseg.recipes.config import Config
+from cacseg.study.halfway import Halfway, State
 
 LOOK_EVERY = {"cuda": 100, "cpu": 5}  # steps between two looks at the losses, which wait for the device
 LAST = 50  # steps at the end whose losses are kept
@@ -31,6 +33,8 @@ class Trained(NamedTuple):
     losses: dict[str, float | None]  # means over the last steps; None where one is not finite
     steps: int
     diverged: bool
+    seconds: float  # of all its steps
+    resumed: list[int]  # the steps at which it went on after an interruption
 
 
 def train_model(
@@ -40,16 +44,26 @@ def train_model(
     progress: Progress | None = None,
     *,
     graphs: bool = True,
+    halfway: Halfway | None = None,
 ) -> Trained:
     """The steps of a run, none of which waits for the device; a loss that is not finite ends them early.
 
-    On a GPU a step is recorded as a CUDA graph and replayed, unless `graphs` says no.
+    On a GPU a step is recorded as a CUDA graph and replayed, unless `graphs` says no. What `halfway` has of the run is
+    not done again, and at times it is given the state.
     """
+    start = time.perf_counter()
     training = _Training(config, model, split)
     step_once = Replayed(training.step, split.images.device) if graphs else training.step
     losses: list[Tensor] = []  # of the last steps, one number for each term
     steps, every = config.schedule.steps, LOOK_EVERY[split.images.device.type]
-    for step in range(steps):
+    first, resumed = 0, list[int]()
+    saved = None if halfway is None else halfway.read()
+    if saved is not None:
+        training.restore(saved)
+        first, losses = saved["step"], list(saved["losses"].to(training.device))
+        resumed = [*saved["resumed"], first]
+        start -= saved["seconds"]
+    for step in range(first, steps):
         training.set_rates(rate_at(config.optimiser, config.schedule, step))
         losses.append(step_once().clone())
         if (step + 1) % every == 0 or step + 1 == steps:
@@ -61,9 +75,12 @@ def train_model(
             if not finite:
                 break
             losses = losses[-LAST:]
+            if halfway is not None and step + 1 < steps and halfway.due():
+                run = {"step": step + 1, "losses": torch.stack(losses), "resumed": resumed}
+                halfway.save({**training.state(), **run, "seconds": time.perf_counter() - start})
     means = torch.stack(losses[-LAST:]).mean(0).tolist()
     terms = dict(zip(training.terms, (value if math.isfinite(value) else None for value in means), strict=True))
-    return Trained(training.trained(), terms, step + 1, not finite)
+    return Trained(training.trained(), terms, step + 1, not finite, time.perf_counter() - start, resumed)
 
 
 class _Training:
@@ -115,6 +132,30 @@ class _Training:
 
     def trained(self) -> SegmentationModel:
         return self.model if self.averaged is None else self.averaged.finish()
+
+    def state(self) -> State:
+        """All that the next step depends on, but for the settings."""
+        return {
+            "model": self.model.state_dict(),
+            "average": None if self.averaged is None else self.averaged.average.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "positions": self.positions,
+            "terms": list(self.terms),
+            "random": random_state(),
+        }
+
+    def restore(self, state: State) -> None:
+        """What `state` gave, before the first step."""
+        self.model.load_state_dict(state["model"])
+        if self.averaged is not None:
+            self.averaged.average.load_state_dict(state["average"])
+            self.averaged.begun = True
+        self.optimiser.load_state_dict(state["optimiser"])
+        if self.device.type == "cuda":
+            _on_the_device(self.optimiser, self.device)
+        self.positions.copy_(state["positions"])
+        self.terms = tuple(state["terms"])
+        set_random_state(state["random"])
 
 
 def _on_the_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
