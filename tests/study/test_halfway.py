@@ -116,6 +116,7 @@ def test_an_interrupted_study_goes_on_in_the_midst_of_a_job(tmp_path):
         run(folder, interrupt)
     assert state_path(folder, PLAN[0].id).exists()
     assert look_at(folder, PLAN[:1]).jobs == PLAN[:1]
+    (folder / "jobs" / ".1.2.tmp").write_bytes(b"half of a state")
     told = []
     (found,) = run(folder, lambda job, message: told.append(message))
     assert isinstance(told[0], Resumed)
@@ -125,7 +126,7 @@ def test_an_interrupted_study_goes_on_in_the_midst_of_a_job(tmp_path):
     assert found["resumed"][0] >= 10
     assert (found["answers"], found["losses"]) == (whole["answers"], whole["losses"])
     assert json.loads((folder / "jobs" / f"{PLAN[0].id}.json").read_text()) == found
-    assert not list((folder / "jobs").glob("*.pt"))  # nothing is left of it
+    assert [path.suffix for path in (folder / "jobs").iterdir()] == [".json"]  # nothing else is left of it
 
 
 def test_a_job_that_failed_keeps_its_steps(tmp_path):

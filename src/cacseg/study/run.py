@@ -104,6 +104,8 @@ def run_study(
     make_folder(folder / JOBS)
     with lock_folder(folder, "running a study"):
         records, jobs = look_at(folder, plan)
+        for scratch in (folder / JOBS).glob(".*.tmp"):  # of a process that was ended while it wrote
+            scratch.unlink(missing_ok=True)
 
         def listen(job: Job, message: Message) -> None:
             if isinstance(message, Finished):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cacseg.engine.device import autocast
-from cacseg.engine.randomness import random_state, seed_all, set_random_state
+from cacseg.engine.randomness import seed_all
 from cacseg.engine.replay import Replayed
 from cacseg.engine.resident import Resident
 from cacseg.engine.resident_crops import cut_crops, draw_crops
@@ -134,14 +134,15 @@ class _Training:
         return self.model if self.averaged is None else self.averaged.finish()
 
     def state(self) -> State:
-        """All that the next step depends on, but for the settings."""
+        """All that the next step depends on, but for the settings: crops are drawn, and dropout is torch's."""
         return {
             "model": self.model.state_dict(),
             "average": None if self.averaged is None else self.averaged.average.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "positions": self.positions,
             "terms": list(self.terms),
-            "random": random_state(),
+            "random": torch.get_rng_state(),
+            "random_there": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
     def restore(self, state: State) -> None:
@@ -155,7 +156,9 @@ class _Training:
             _on_the_device(self.optimiser, self.device)
         self.positions.copy_(state["positions"])
         self.terms = tuple(state["terms"])
-        set_random_state(state["random"])
+        torch.set_rng_state(state["random"])
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["random_there"], self.device)
 
 
 def _on_the_device(optimiser: torch.optim.Optimizer, device: torch.device) -> None:
