@@ -13,6 +13,9 @@ from torch import Tensor
 # core. Elsewhere: 64 MiB, enough to fill a GPU, little beside one map of full resolution.
 CPU_TILE_ELEMENTS = 2**19
 GPU_TILE_ELEMENTS = 2**24
+# Tables of so many sizes are kept: those of a training run repeat, and take a few KiB each. A recorded CUDA graph reads
+# them where they lie, so it may be replayed until as many other sizes have come.
+KEPT = 64
 # Narrow tiles keep the interpolation matrices small: each column is mixed from a few dozen, not from all.
 TILE_COLUMNS = 128
 
@@ -28,7 +31,7 @@ def positions(source: int, output: int, align_corners: bool) -> tuple[Tensor, Te
     return low, torch.where(low < source - 1, position - low, 0.0)
 
 
-@lru_cache(maxsize=64)  # the sizes of a training run repeat; a few KiB each
+@lru_cache(maxsize=KEPT)
 def cells(
     source: int, output: int, align_corners: tuple[bool, ...], device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, int]:
@@ -55,7 +58,7 @@ class Span(NamedTuple):
     matrix: Tensor  # [output positions, source positions]
 
 
-@lru_cache(maxsize=64)  # the sizes of a training run repeat; a few KiB each
+@lru_cache(maxsize=KEPT)
 def interpolation_spans(
     source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Span, ...]:
