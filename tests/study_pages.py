@@ -34,6 +34,11 @@ def by_arm(lines):
     return {(line.arm, *line.cell): line for line in own_lines(lines)}
 
 
+def line_of(arm, name, cell, baseline, seeds=PLANNED):
+    """An arm's own answer in one cell, beside another arm."""
+    return by_arm(lines_of(name, seeds, baseline=baseline))[(arm, *cell)]
+
+
 def shown(page, kind):
     """The tables of a page between comments such as <!-- table: NAME -->, by their names."""
     found = re.findall(rf"<!-- {kind}: (\w+).*?-->\n(.*?)<!-- /{kind} -->", (DOCS / page).read_text(), re.DOTALL)

@@ -9,7 +9,7 @@ from study_pages import (
     NEAR,
     PLANNED,
     beside_both,
-    by_arm,
+    line_of,
     lines_of,
     rows_of,
     signed_pair,
@@ -35,10 +35,6 @@ SHORT = [
     for rule in ("adamw", "sgd")
     for steps in (200, 800)
 ]
-
-
-def line_of(arm, name, cell, baseline):
-    return by_arm(lines_of(name, PLANNED, baseline=baseline))[(arm, *cell)]
 
 
 def words_of(page):

@@ -17,6 +17,7 @@ from study_pages import (
     apart,
     beside_both,
     by_arm,
+    line_of,
     lines_of,
     rows_of,
     scores,
@@ -41,10 +42,6 @@ SHORT = [("presets", ("msrc21", FCN, rule, steps)) for rule in ("adamw", "sgd") 
 FITS = [("fits", ("msrc21", NEAR, rule, steps)) for rule in ("adamw", "sgd") for steps in (200, 800)]
 SCENES = [("scenes", ("scenes", "deeplabv3plus", rule, 150)) for rule in ("adamw", "adamw_fast")]
 NEW_SEEDS = [UNSCALED, SCALED_NEAR, *SHORT[:2], ("presets", ("msrc21", "deeplabv3plus_mobilenetv2", "adamw", 800))]
-
-
-def line_of(arm, name, cell, baseline, seeds=PLANNED):
-    return by_arm(lines_of(name, seeds, baseline=baseline))[(arm, *cell)]
 
 
 def first_rows():

@@ -15,8 +15,7 @@ from study_pages import (
     RESULTS,
     apart,
     beside_both,
-    by_arm,
-    lines_of,
+    line_of,
     rows_of,
     scores,
     signed_pair,
@@ -35,13 +34,9 @@ RATES = ("adamw", "adamw_fast")
 TWICE = (("overlap_3", "joined"), ("tuned", "relative"))  # either recipe, trained twice: the second without its bias
 
 
-def beside_plain(name, cell, arm, baseline="plain"):
-    return by_arm(lines_of(name, PLANNED, baseline=baseline))[(arm, *cell)]
-
-
 def row_of(name, cell, arm):
     """With its bias beside two trainings of `tuned`, what the bias is of it, and the whole from plain."""
-    line = beside_plain(name, cell, arm)
+    line = line_of(arm, name, cell, "plain")
     numbers = [*beside_both(name, cell, arm, biased=True), told_apart(name, cell, PLANNED, arm).difference]
     return [*map(str, cell), *map(signed, numbers), signed_pair(line.difference), line.verdict]
 
@@ -64,10 +59,10 @@ def test_the_tables_are_those_of_the_records(name, rows):
 
 def test_round_twenty_two_in_words():
     page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
-    met = [beside_plain(*one, "joined").verdict == "ahead" for one in LONG]
+    met = [line_of("joined", *one, "plain").verdict == "ahead" for one in LONG]
     assert met == [True, False, False, True]
     assert "it meets the goal in two of the four long cells" in page
-    short = mean_of([beside_plain(*one, "joined", "tuned").difference.value for one in SHORT])
+    short = mean_of([line_of("joined", *one, "tuned").difference.value for one in SHORT])
     assert f"over the four short cells it is {short.value:.1f} above `tuned`" in page
     ours, theirs = TWICE
     both = [tuple(beside_both(*one, ours, theirs)) for one in (*LONG, *SHORT)]
@@ -137,11 +132,9 @@ def test_what_was_expected_is_beside_what_was_found():
     ):
         value = both("joined", name, cell)[0]
         shown = f"{value:.1f}" if value > 0 else f"{-value:.1f} *below*"
-        plain = beside_plain(name, cell, "joined").difference.value
+        plain = line_of("joined", name, cell, "plain").difference.value
         assert re.search(rf"\| {re.escape(row)}[^|]*\| {re.escape(shown)} \({plain:.1f}\) \|", page)
-    short = [
-        mean_of([beside_plain(*one, "joined", "tuned").difference.value for one in SHORT[i : i + 2]]) for i in (0, 2)
-    ]
+    short = [mean_of([line_of("joined", *one, "tuned").difference.value for one in SHORT[i : i + 2]]) for i in (0, 2)]
     assert f"0.4 with DeepLabV3+ | {short[0].value:.1f} and {short[1].value:.1f} |" in page
     means = {
         (arm, answer): mean_of(list(scores(*UNSCALED[0], arm, answer).values())).value

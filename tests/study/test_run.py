@@ -199,6 +199,21 @@ def test_what_a_log_file_sees(monkeypatch):
         assert (display.steps, display.total) == (3, 3)
 
 
+def test_ctrl_c_and_how_often_jobs_are_saved(study_file, tmp_path, capsys, monkeypatch):
+    asked = []
+
+    def interrupted(*_, save_every, **__):
+        asked.append(save_every)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cacseg.study.run.run_study", interrupted)
+    for option in ((), ("--save-every", "2.5"), ("--save-every", "0")):
+        once = ("study", "run", study_file, "-o", tmp_path / "out", "--device", "cpu", *option)
+        done = command(*once, capsys=capsys, monkeypatch=monkeypatch)
+        assert (done.code, "0 of 2 jobs are done; the same command goes on with the rest" in done.err) == (130, True)
+    assert asked == [60.0, 2.5, None]
+
+
 def test_a_mistyped_option_is_explained(study_file, capsys, monkeypatch):
     for option, words in (
         (("--only", "arm=plain"), "there is no axis 'arm'. Did you mean 'arms'?"),
