@@ -95,6 +95,9 @@ rates() {
     go rates "${small[@]}" --seeds 0 --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
     go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
     go rates "${small[@]}" --seeds 3,4,5 --only arms=plain,tuned --only optimisers=adamw_fast
+    local overlap=("${both[@]}" "${gpu[@]}" "${bf16[@]}" --only arms=overlap_3,plain_overlap --steps 800)
+    go rates "${overlap[@]}" --only data=camvid_held_out
+    go rates "${overlap[@]}" --only data=msrc21 --only optimisers=adamw_fast,sgd_fast
 }
 
 late() {
