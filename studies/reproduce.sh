@@ -50,6 +50,7 @@ full() {
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=evened
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain_overlap
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=camvid
 }
 
 presets() {
@@ -76,6 +77,11 @@ presets() {
     go presets "${less[@]}" --only arms=joined --only optimisers=adamw
     go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
         --seeds 0,1
+    go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=overlap_3
+    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only arms=overlap_3
+    go presets "${less[@]}" --only arms=plain_overlap --only optimisers=adamw --steps 800
+    go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
+        --seeds 2
 }
 
 fits() {
@@ -86,6 +92,7 @@ fits() {
     go fits "${both[@]}" "${gpu[@]}" --only arms=relative --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=joined --only data=msrc21 --only optimisers=adamw
+    go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=camvid
 }
 
 rates() {
@@ -140,6 +147,7 @@ further() {
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=joined
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain_overlap
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=overlap_3
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=overlap_3
 }
 
 unscaled() {
@@ -168,6 +176,7 @@ unscaled() {
 
 recipe() {
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,tuned
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=overlap_3
 }
 
 reach() {
