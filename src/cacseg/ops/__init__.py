@@ -16,7 +16,7 @@ from cacseg.ops.distillation import (
 )
 from cacseg.ops.labels import fit_labels
 from cacseg.ops.logits import cosine_logits, cosine_logits_of_both, dot_logits, inverse_norms, plain_logits
-from cacseg.ops.overlap import upsampled_overlap_loss
+from cacseg.ops.overlap import overlap_loss, upsampled_overlap_loss
 from cacseg.ops.prototypes import context_prototypes, oracle_prototypes
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "fit_labels",
     "inverse_norms",
     "oracle_prototypes",
+    "overlap_loss",
     "plain_logits",
     "upsampled_cross_entropies",
     "upsampled_cross_entropy",

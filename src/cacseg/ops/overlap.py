@@ -1,4 +1,4 @@
-"""The loss for overlap at the labels' resolution."""
+"""The loss for overlap, at the logits' resolution and at that of the labels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,26 @@ from torch import Tensor
 from cacseg import functional
 from cacseg._checks import check_labels, check_logits
 from cacseg.functional.overlap import loss_of_sums
+from cacseg.ops.dense_overlap import overlap_sums
+from cacseg.ops.labels import fit_labels
 from cacseg.ops.tiled_overlap import tiled_overlap
+
+
+def overlap_loss(
+    logits: Float[Tensor, "b n *spatial"], labels: Int[Tensor, "b *full"], *, ignore_index: int = 255
+) -> Float[Tensor, ""]:
+    """`functional.overlap_loss`, with no float32 map of the probabilities kept for the backward pass.
+
+        L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
+
+    Maps of any number of dimensions go a tile at a time, and so do points [P, n]; differentiable once, by autograd (for
+    torch.func take that of `functional`).
+    """
+    check_logits(logits)
+    num_classes = logits.shape[1]
+    check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
+    fitted = fit_labels(labels, logits.shape[2:], num_classes, ignore_index)
+    return loss_of_sums(*overlap_sums(logits, fitted).unbind())
 
 
 def upsampled_overlap_loss(
@@ -23,12 +42,13 @@ def upsampled_overlap_loss(
     overlap_loss(F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=...), labels)
 
     1-D and 2-D maps go a tile at a time, differentiable once, by autograd (for torch.func take that of `functional`);
-    3-D maps, logits of the labels' size and points [P, n] take the plain expression. Logits must be finite: a tile is
-    upsampled by products, and one NaN reaches all of them, also from under ignored pixels.
+    3-D maps take the plain expression, logits of the labels' size and points [P, n] `overlap_loss`. Logits of another
+    size must be finite: a tile is upsampled by products, and one NaN reaches all of them, also from under ignored
+    pixels.
     """
     check_logits(logits)
     if logits.ndim == 2 or logits.shape[2:] == labels.shape[1:]:
-        return functional.overlap_loss(logits, labels, ignore_index=ignore_index)
+        return overlap_loss(logits, labels, ignore_index=ignore_index)
     if logits.ndim not in (3, 4):
         return functional.upsampled_overlap_loss(logits, labels, ignore_index=ignore_index, align_corners=align_corners)
     check_labels(labels, logits, logits.shape[1], ignore_index)

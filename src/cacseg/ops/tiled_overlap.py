@@ -7,6 +7,7 @@ upsamples each tile again. Tiles are upsampled by small matrix products, as in `
 # No `from __future__ import annotations` here: torch reads the operators' annotations as objects.
 
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from cacseg.functional._precision import exact_products, no_autocast, widen
 from cacseg.functional.labels import fit_labels
 from cacseg.ops._choice import with_gradient
+from cacseg.ops.dense_overlap import of_scores, sums_of
 from cacseg.ops.interpolation import Span, add_to_rows, tile_spans, upsample_rows
 
 
@@ -23,37 +25,20 @@ def _tiled_overlap(logits: Tensor, labels: Tensor, ignore_index: int, align_corn
 
     logits [b, n, h, w], labels [b, H, W]; ignored pixels take no part.
     """
-    n = logits.shape[1]
-    sums = torch.zeros(3, n, dtype=widen(logits[:0]).dtype, device=logits.device)
-    classes = torch.arange(n, device=logits.device).view(-1, 1)
     with no_autocast(logits), exact_products(logits):
-        for _, _, probabilities, targets in _tiles(logits, labels, ignore_index, align_corners):
-            own = targets == classes
-            sums[1] += probabilities.sum((0, 1, 3))
-            sums[2] += own.sum((0, 1, 3))
-            sums[0] += probabilities.mul_(own).sum((0, 1, 3))
-    return sums
+        tiles = _tiles(logits, labels, ignore_index, align_corners)
+        return reduce(torch.add, (sums_of(probabilities, targets, dim=2) for _, _, probabilities, targets in tiles))
 
 
 def _tiled_overlap_backward(
     of_sums: Tensor, logits: Tensor, labels: Tensor, ignore_index: int, align_corners: bool
 ) -> Tensor:
-    """The gradient of the logits.
-
-    Where the sums' gradients give a pixel of class y the gradient g_k = of_answered_k + [k = y] of_shared_k for its
-    probability q_k, its score has q_k (g_k - sum_j q_j g_j).
-    """
-    of_shared, of_answered, _ = of_sums
-    everywhere = of_answered.view(-1, 1)
+    """The gradient of the logits."""
     with no_autocast(logits), exact_products(logits):
         gradient = torch.zeros(logits.shape, dtype=of_sums.dtype, device=logits.device)
-        for down, across, scores, targets in _tiles(logits, labels, ignore_index, align_corners):
-            own = targets.clamp_min(0)
-            extra = scores.gather(2, own) * of_shared[own]  # 0 where ignored
-            mean = (scores * everywhere).sum(2, keepdim=True) + extra
-            scores.mul_(everywhere - mean)
-            scores.scatter_(2, own, scores.gather(2, own) + extra)
-            add_to_rows(gradient[..., across.source], down, scores @ across.matrix)
+        for down, across, probabilities, targets in _tiles(logits, labels, ignore_index, align_corners):
+            of_tile = of_scores(of_sums, probabilities, targets, dim=2)
+            add_to_rows(gradient[..., across.source], down, of_tile @ across.matrix)
     return gradient.to(logits.dtype)
 
 
