@@ -44,24 +44,24 @@ go() { # NAME OPTION...
 }
 
 full() {
-    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,paper,released,tuned
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain,paper,released,centred
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=residual --only data=camvid --seeds 0,1
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=evened
-    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=msrc21
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=tuned --only data=msrc21
     go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=plain_overlap
-    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=overlap_3 --only data=camvid
+    go full "${both[@]}" "${gpu[@]}" --only optimisers=adamw --only arms=tuned --only data=camvid
 }
 
 presets() {
     local all=("${both[@]}" "${gpu[@]}") deeplab=(--only models=deeplabv3plus_mobilenetv2) fcn=(--only models=fcn_mobilenetv2)
-    go presets "${all[@]}" --only arms=plain,paper,released,tuned
+    go presets "${all[@]}" --only arms=plain,paper,released,centred
     go presets "${all[@]}" --only arms=residual --seeds 0,1
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${fcn[@]}"
     go presets "${all[@]}" --only arms=residual --seeds 2 --only data=camvid --steps 800 "${deeplab[@]}" --only optimisers=adamw
     go presets "${all[@]}" --only arms=detached,present,relative --only data=msrc21
     # more seeds where the gains are smallest
-    all+=(--only arms=plain,tuned --only optimisers=adamw --seeds 3,4,5)
+    all+=(--only arms=plain,centred --only optimisers=adamw --seeds 3,4,5)
     go presets "${all[@]}" "${fcn[@]}"
     go presets "${all[@]}" "${deeplab[@]}" --only data=camvid --steps 200
     go presets "${all[@]}" "${deeplab[@]}" --only data=msrc21 --steps 800
@@ -70,39 +70,39 @@ presets() {
     go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 0,2
     go presets "${less[@]}" --only arms=relative_03,relative_01 --seeds 1 --only optimisers=adamw --steps 200
     go presets "${less[@]}" --only arms=relative_03 --seeds 1 --only optimisers=adamw --steps 800
-    go presets "${less[@]}" --only arms=overlap_3
-    go presets "${less[@]}" --only arms=overlap_3 --only optimisers=adamw --seeds 3,4,5
-    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only data=msrc21 --only arms=overlap_3 --only optimisers=adamw --steps 800 \
+    go presets "${less[@]}" --only arms=tuned
+    go presets "${less[@]}" --only arms=tuned --only optimisers=adamw --seeds 3,4,5
+    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only data=msrc21 --only arms=tuned --only optimisers=adamw --steps 800 \
         --seeds 3,4,5
     go presets "${less[@]}" --only arms=joined --only optimisers=adamw
     go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
         --seeds 0,1
-    go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=overlap_3
-    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only arms=overlap_3
+    go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=tuned
+    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only arms=tuned
     go presets "${less[@]}" --only arms=plain_overlap --only optimisers=adamw --steps 800
     go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
         --seeds 2
 }
 
 fits() {
-    go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,tuned,fixed,evened
+    go fits "${both[@]}" "${gpu[@]}" --only arms=plain,paper,released,centred,fixed,evened
     go fits "${both[@]}" "${gpu[@]}" --only arms=detached,still,bias,slow --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=slower --only data=msrc21 --steps 200
     go fits "${both[@]}" "${gpu[@]}" --only arms=half --only data=msrc21 --only optimisers=adamw
     go fits "${both[@]}" "${gpu[@]}" --only arms=relative --only data=msrc21
-    go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=msrc21
+    go fits "${both[@]}" "${gpu[@]}" --only arms=tuned --only data=msrc21
     go fits "${both[@]}" "${gpu[@]}" --only arms=joined --only data=msrc21 --only optimisers=adamw
-    go fits "${both[@]}" "${gpu[@]}" --only arms=overlap_3 --only data=camvid
+    go fits "${both[@]}" "${gpu[@]}" --only arms=tuned --only data=camvid
 }
 
 rates() {
-    go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,tuned --steps 800
+    go rates "${both[@]}" "${gpu[@]}" "${bf16[@]}" --only data=camvid_held_out,msrc21 --only arms=plain,centred --steps 800
     local small=("${both[@]}" "${weights[@]}" "${cpu[@]}" --only data=camvid_held_out_small --steps 200)
-    go rates "${small[@]}" --seeds 0 --only arms=plain,tuned,residual
+    go rates "${small[@]}" --seeds 0 --only arms=plain,centred,residual
     go rates "${small[@]}" --seeds 0 --only arms=taught_00,fixed,slow --only optimisers=adamw,adamw_fast
-    go rates "${small[@]}" --seeds 1,2 --only arms=plain,tuned,fixed,slow --only optimisers=adamw_fast
-    go rates "${small[@]}" --seeds 3,4,5 --only arms=plain,tuned --only optimisers=adamw_fast
-    local overlap=("${both[@]}" "${gpu[@]}" "${bf16[@]}" --only arms=overlap_3,plain_overlap --steps 800)
+    go rates "${small[@]}" --seeds 1,2 --only arms=plain,centred,fixed,slow --only optimisers=adamw_fast
+    go rates "${small[@]}" --seeds 3,4,5 --only arms=plain,centred --only optimisers=adamw_fast
+    local overlap=("${both[@]}" "${gpu[@]}" "${bf16[@]}" --only arms=tuned,plain_overlap --steps 800)
     go rates "${overlap[@]}" --only data=camvid_held_out
     go rates "${overlap[@]}" --only data=msrc21 --only optimisers=adamw_fast,sgd_fast
 }
@@ -115,68 +115,68 @@ rest() {
     local all=("${both[@]}" "${gpu[@]}" "${bf16[@]}")
     go rest "${all[@]}" --only optimisers=adamw_fast
     go rest "${all[@]}" --only optimisers=adamw_fast \
-        --only arms=plain,tuned,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl,slow,slower,evened,two_evened --seeds 2
-    go rest "${all[@]}" --only optimisers=sgd --only arms=plain,tuned,third
+        --only arms=plain,centred,detached,fixed,bias,taught_00,still,no_kl,fixed_no_kl,slow,slower,evened,two_evened --seeds 2
+    go rest "${all[@]}" --only optimisers=sgd --only arms=plain,centred,third
 }
 
 ends() {
     local all=("${both[@]}" "${gpu[@]}" --only models=fcn_mobilenetv2)
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only \
-        arms=plain,tuned,detached,still,fixed,slow,present,relative,evened,two_evened
-    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,tuned,detached,still,fixed,slow
+        arms=plain,centred,detached,still,fixed,slow,present,relative,evened,two_evened
+    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=plain,centred,detached,still,fixed,slow
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=entropy,relative_01,relative_03,relative_3
-    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap,overlap_3,overlap_alone,plain_overlap
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap,tuned,overlap_alone,plain_overlap
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=aware,joined
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap_fine,plain_overlap_fine
     go ends "${both[@]}" "${gpu[@]}" --only models=deeplabv3plus_near --only data=camvid_held_out --steps 1000 \
-        --only arms=plain,tuned,overlap_3
+        --only arms=plain,centred,tuned
 }
 
 further() {
     local all=("${both[@]}" "${gpu[@]}")
     local deeplab=(--only models=deeplabv3plus_near --only optimisers=adamw)
-    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain,tuned,evened
-    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=plain,tuned --seeds 0,1,2,3,4,5
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain,centred,evened
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=plain,centred --seeds 0,1,2,3,4,5
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd \
-        --only arms=plain,released,tuned,evened
+        --only arms=plain,released,centred,evened
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=relative
     go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=relative
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=paper,released
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=paper,released
-    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=overlap_3 --seeds 0,1,2,3,4,5
+    go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=tuned --seeds 0,1,2,3,4,5
     go further "${all[@]}" --only data=msrc21 --steps 2000 "${deeplab[@]}" --only arms=joined
     go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=plain_overlap
-    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=overlap_3
-    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=overlap_3
+    go further "${all[@]}" --only data=msrc21 --steps 2000 --only models=fcn_mobilenetv2 --only optimisers=sgd --only arms=tuned
+    go further "${all[@]}" --only data=camvid --steps 1000 "${deeplab[@]}" --only arms=tuned
 }
 
 unscaled() {
     local all=("${both[@]}" "${start[@]}" ${MPS---mps}) fcn=(--only models=fcn_mobilenetv2)
     local unscaled=(--only data=msrc21_unscaled --steps 2000) adamw=(--only optimisers=adamw)
-    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,half,relative
-    local most=plain,paper,released,tuned,fixed,half,present,present_fixed,relative,evened,two_evened
+    go unscaled "${all[@]}" --only data=msrc21 --steps 2000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,centred,half,relative
+    local most=plain,paper,released,centred,fixed,half,present,present_fixed,relative,evened,two_evened
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only "arms=$most"
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only \
-        arms=plain,paper,released,tuned,present,relative,evened
+        arms=plain,paper,released,centred,present,relative,evened
     local deeplab=(--only models=deeplabv3plus_near "${adamw[@]}")
-    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=plain,released,tuned,present,relative,evened
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned,relative --seeds 3,4,5
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=plain,released,centred,present,relative,evened
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=plain,centred,relative --seeds 3,4,5
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=relative --seeds 3,4,5
-    go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,tuned \
+    go unscaled "${all[@]}" --only data=camvid_held_out_unscaled --steps 1000 "${fcn[@]}" "${adamw[@]}" --only arms=plain,centred \
         --seeds 0,1
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=relative_01,relative_03,relative_3
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=paper
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap,overlap_3,overlap_alone,plain_overlap
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap_3 --seeds 3,4,5
-    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=overlap_3
-    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=overlap_3
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=overlap,tuned,overlap_alone,plain_overlap
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=tuned --seeds 3,4,5
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" --only optimisers=sgd --only arms=tuned
+    go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=tuned
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=aware,aware_5,joined
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=aware,aware_5,joined
 }
 
 recipe() {
-    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,tuned
-    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=overlap_3
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,centred
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=tuned
 }
 
 reach() {
@@ -189,13 +189,13 @@ mild() {
 
 whole() {
     go whole "${camvid[@]}" "${gpu[@]}" --seeds 0,1
-    go whole "${camvid[@]}" "${gpu[@]}" --seeds 2 --only arms=plain,tuned
+    go whole "${camvid[@]}" "${gpu[@]}" --seeds 2 --only arms=plain,centred
 }
 
 trained() {
     go trained "${both[@]}" "${gpu[@]}" --seeds 0 \
         --only arms=plain,residual,kl_03,entropy,onehot,fading,balanced,fading_balanced,soft,fading_soft,frozen
-    go trained "${both[@]}" "${gpu[@]}" --seeds 0 --only arms=tuned --only data=msrc21
+    go trained "${both[@]}" "${gpu[@]}" --seeds 0 --only arms=centred --only data=msrc21
 }
 
 long() {
@@ -218,13 +218,13 @@ search() {
 }
 
 scenes() {
-    local most=plain,paper,released,tuned,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow,evened
+    local most=plain,paper,released,centred,residual,residual_soft,residual_relation,residual_annealed,fixed,half,twice,taught_00,still,slow,evened
     go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw --only "arms=$most"
-    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,tuned,fixed,half,still,slow,evened
+    go scenes "${cpu[@]}" "${before[@]}" --only optimisers=adamw_fast --only arms=plain,released,residual,centred,fixed,half,still,slow,evened
     go scenes "${cpu[@]}" --only arms=present,relative
     go scenes "${cpu[@]}" "${before[@]}" --only arms=entropy,unsure
     go scenes "${cpu[@]}" "${before[@]}" --only arms=oracle_3,oracle_03
-    go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_3,plain_overlap
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=tuned,plain_overlap
     go scenes "${cpu[@]}" "${before[@]}" --only arms=joined
     go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_fine
 }

@@ -12,7 +12,7 @@ from cacseg.study.summary import mean_of, own_lines, summarise, summarise_answer
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
 CELL = ("data", "model", "optimiser", "steps")
-CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `tuned`
+CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `centred`
 PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
 PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
@@ -61,6 +61,11 @@ def own_of(arm, seeds, names=CELLS):
     return list(found.values())
 
 
+def where_it_is(cell, arm):
+    """The first file that has an arm in a cell, with the seeds that were planned."""
+    return next(name for name in CELLS if any(line.cell == cell for line in own_of(arm, PLANNED, (name,))))
+
+
 def sign(mean):
     return 0 if abs(mean.value) <= 2.0 * mean.error else math.copysign(1, mean.value)
 
@@ -74,12 +79,12 @@ def signed_pair(mean):
 
 
 def beside_evened(*names):
-    """`evened` beside plain, `tuned` beside plain, and `tuned` beside `evened`, in every cell that has all three."""
+    """`evened` and `centred` beside plain, and `centred` beside `evened`, in every cell that has all three."""
     for name in names:
         from_plain = by_arm(lines_of(name, PLANNED))
         from_evened = by_arm(lines_of(name, PLANNED, baseline="evened"))
         for cell in (cell for arm, *cell in from_plain if arm == "evened"):
-            found = from_plain[("evened", *cell)], from_plain[("tuned", *cell)], from_evened[("tuned", *cell)]
+            found = from_plain[("evened", *cell)], from_plain[("centred", *cell)], from_evened[("centred", *cell)]
             assert [line.difference.n for line in found] == [len(PLANNED)] * 3
             yield found
 
@@ -95,8 +100,8 @@ def apart(first, second):
     return mean_of([first[seed] - second[seed] for seed in first])
 
 
-def beside_both(name, cell, arm, others=("tuned", "relative"), *, biased=False):
-    """An arm's context answers, with its bias or without, beside the mean of `tuned` and of `relative` without one.
+def beside_both(name, cell, arm, others=("centred", "relative"), *, biased=False):
+    """An arm's context answers, with its bias or without, beside the mean of `centred` and of `relative` without one.
 
     Of several arms, such as two trainings of one recipe, their mean.
     """

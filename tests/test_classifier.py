@@ -326,7 +326,7 @@ def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presen
         losses["total"].backward()
         gradients.append(given.grad)
         if classifier.presence_head is not None:
-            assert list(losses) == ["plain", "context", "oracle", "distillation", "presence", "total"]
+            assert list(losses) == ["plain", "context", "oracle", "distillation", "overlap", "presence", "total"]
             assert classifier.presence_head.weight.grad.abs().sum() > 0
     torch.testing.assert_close(*gradients)
 
@@ -528,7 +528,7 @@ def test_dropping_the_oracle_drops_the_training_part():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 @pytest.mark.parametrize("kind", ["large", "zero", "zero_pixels", "aligned"])
 def test_no_nan_in_half_precision(dtype, preset, kind):
     features, labels = draw(dtype=torch.float32, full=(16, 24))
@@ -584,7 +584,7 @@ def test_half_precision_stays_near_the_truth():
         (dict(dropout=1.0), r"dropout must be in \[0, 1\); got 1.0"),
         (dict(scale=0.0), "scale must be positive and finite; got 0.0"),
         (dict(scale=float("inf")), "scale must be positive and finite; got inf"),
-        (dict(preset="papers"), "preset must be one of 'paper', 'released', 'tuned'; got 'papers'"),
+        (dict(preset="papers"), "preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'papers'"),
         (dict(oracle_scope="pixel"), "oracle_scope must be one of 'image', 'batch'; got 'pixel'"),
         (dict(context_design="concat"), "context_design must be one of .*; got 'concat'"),
         (dict(plain_similarity="cosine"), "plain_similarity='cosine' has no bias; got bias=True. Pass bias=False"),

@@ -18,7 +18,9 @@ def draw(b=B, spatial=(6, 7), full=(24, 28), seed=0):
     return features, labels
 
 
-@pytest.mark.parametrize(("preset", "dynamic"), [("tuned", False), ("released", False), ("paper", True)])
+@pytest.mark.parametrize(
+    ("preset", "dynamic"), [("tuned", False), ("tuned", True), ("released", False), ("paper", True)]
+)
 def test_training_compiles_without_a_graph_break(preset, dynamic):
     torch.manual_seed(0)
     classifier, loss = wake(cacseg.ContextAwareClassifier(D, N, preset=preset)), cacseg.ContextLoss(preset)

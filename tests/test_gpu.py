@@ -42,7 +42,7 @@ def step(classifier, loss, features, labels):
     return losses, [features.grad, *(parameter.grad.clone() for parameter in classifier.parameters())]
 
 
-@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "centred", "released", "paper"])
 @pytest.mark.parametrize("precision", ["highest", "high"])
 def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
     """In float32 whatever the user allows for the model's own products."""
@@ -60,7 +60,7 @@ def test_values_and_gradients_equal_those_of_the_cpu(preset, precision):
         assert (ours.cpu().double() - theirs).norm() <= 1e-4 * theirs.norm()
 
 
-@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "centred", "released", "paper"])
 def test_nothing_synchronises_with_the_host(preset):
     classifier, loss = make(preset).cuda(), cacseg.ContextLoss(preset)
     features, labels = (tensor.cuda() for tensor in draw())

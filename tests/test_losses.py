@@ -5,9 +5,11 @@ from torch.utils.checkpoint import checkpoint
 
 import cacseg
 from cacseg import functional
+from projectors import wake
 from reference_vectors import CASES, load, make_classifier
 
 TERMS = ("plain", "context", "oracle", "distillation")
+DEFAULT_TERMS = (*TERMS, "overlap")
 RELEASED = {"plain": "ce_p", "context": "ce_pp_main", "oracle": "ce_y", "distillation": "kl", "total": "total"}
 PAPER = {
     "plain": "ce_fullres_p",
@@ -88,7 +90,7 @@ def test_paper_vectors(case):
     torch.testing.assert_close(gradient, v["grad_features_total_fullres_over_present"], **close)
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 def test_gradcheck_through_classifier_and_loss(preset):
     classifier, loss = make(preset=preset), cacseg.ContextLoss(preset)
     features, _ = draw()
@@ -116,14 +118,14 @@ def test_gradcheck_through_classifier_and_loss(preset):
 def test_the_total_is_the_weighted_sum():
     classifier, (features, labels) = make(), draw()
     outputs = classifier(features, labels)
-    weights = dict(plain_weight=0.5, context_weight=2.0, oracle_weight=3.0, kl_weight=0.1)
+    weights = dict(plain_weight=0.5, context_weight=2.0, oracle_weight=3.0, kl_weight=0.1, overlap_weight=0.7)
     losses = cacseg.ContextLoss(**weights)(outputs, labels)
     plain = cacseg.ContextLoss()(outputs, labels)
-    for name in TERMS:
+    for name in DEFAULT_TERMS:
         torch.testing.assert_close(losses[name], plain[name])
-    total = sum(weight * plain[name] for weight, name in zip(weights.values(), TERMS, strict=True))
+    total = sum(weight * plain[name] for weight, name in zip(weights.values(), DEFAULT_TERMS, strict=True))
     torch.testing.assert_close(losses["total"], total)
-    assert set(losses) == {*TERMS, "total"}
+    assert set(losses) == {*DEFAULT_TERMS, "total"}
 
 
 def test_a_term_of_weight_zero_is_left_out():
@@ -134,7 +136,7 @@ def test_a_term_of_weight_zero_is_left_out():
     assert all(parameter.grad is None for parameter in classifier.oracle_projector.parameters())
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_all_ignored_gives_zero_loss_and_zero_gradients(preset, dtype):
     classifier, (features, labels) = make(dtype, preset=preset), draw(dtype=dtype)
@@ -190,7 +192,7 @@ def test_class_weights_do_not_enter_the_state_dict():
     assert cacseg.ContextLoss(class_weights=[1.0, 2.0]).state_dict() == {}
 
 
-@pytest.mark.parametrize("preset", ["released", "paper"])
+@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
 def test_packed_batches(preset):
     classifier, (features, labels) = make(preset=preset), draw()
     labels = labels[:, ::4, ::4].contiguous()
@@ -205,11 +207,15 @@ def test_packed_batches(preset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(preset="none"), "preset must be one of 'paper', 'released', 'tuned'; got 'none'"),
+        (dict(preset="none"), "preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'none'"),
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
         (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
         (dict(overlap_weight=-1.0), "weight of the overlap term must be finite and not negative; got -1.0"),
-        (dict(overlap_at="labels"), "overlap_at='labels' is of a term that has no weight. Give overlap_weight."),
+        (dict(preset="centred", overlap_at="labels"), "overlap_at='labels' is of a term that has no weight. Give over"),
+        (
+            dict(overlap_weight=0.0, overlap_at="labels"),
+            "overlap_at='labels' is of a term that has no weight. Give over",
+        ),
         (dict(overlap_at="pixels"), "overlap_at must be one of 'features', 'labels'; got 'pixels'"),
         (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
         (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
@@ -283,7 +289,7 @@ def test_a_distillation_that_fades_counts_as_much_as_is_left_to_learn():
         outputs = outputs._replace(context=outputs.context + length * known)
         truth = cacseg.ContextLoss(context_average="labelled")(outputs, labels)
         losses = cacseg.ContextLoss(fading=True, context_average="labelled")(outputs, labels)
-        assert all(torch.equal(losses[name], truth[name]) for name in TERMS)
+        assert all(torch.equal(losses[name], truth[name]) for name in DEFAULT_TERMS)
         left = truth["context"].clamp(max=1.0)
         assert (left < 1.0) == fades
         torch.testing.assert_close(losses["total"], truth["total"] - (1.0 - left) * truth["distillation"])
@@ -313,13 +319,23 @@ def test_warm_up_lets_the_other_terms_in_over_the_first_steps():
     assert [bool(alone(outputs, labels)["total"] > 0) for _ in range(2)] == [False, True]
 
 
+def test_warm_up_lets_the_overlap_in_too():
+    features, labels = draw()
+    outputs = make()(features, labels)
+    alone = cacseg.ContextLoss(warmup_steps=2, context_weight=0.0, oracle_weight=0.0, kl_weight=0.0)
+    for share in (0.0, 0.5, 1.0, 1.0):
+        losses = alone(outputs, labels)
+        expected = losses["plain"] + share * 3.0 * losses["overlap"]
+        torch.testing.assert_close(losses["total"], expected, check_dtype=False)
+
+
 def test_relations_are_a_term_where_they_have_a_weight():
     classifier, (features, labels) = make(), draw()
     outputs = classifier(features, labels)
     truth = cacseg.ContextLoss()(outputs, labels)
-    assert list(cacseg.ContextLoss(relation_weight=0.0)(outputs, labels)) == [*TERMS, "total"]
+    assert list(cacseg.ContextLoss(relation_weight=0.0)(outputs, labels)) == [*DEFAULT_TERMS, "total"]
     losses = cacseg.ContextLoss(relation_weight=0.5)(outputs, labels)
-    assert list(losses) == [*TERMS, "relation", "total"]
+    assert list(losses) == [*TERMS, "relation", "overlap", "total"]
     relation = functional.relation_distillation(outputs.context, outputs.oracle, labels)
     assert relation > 0
     torch.testing.assert_close(losses["relation"], relation)
@@ -348,13 +364,14 @@ def test_relations_need_an_oracle_and_a_dense_batch():
 def test_overlap_is_a_term_where_it_has_a_weight():
     classifier, (features, labels) = make(), draw()
     outputs = classifier(features, labels)
-    truth = cacseg.ContextLoss()(outputs, labels)
-    losses = cacseg.ContextLoss(overlap_weight=3.0)(outputs, labels)
-    assert list(losses) == [*TERMS, "overlap", "total"]
+    truth = cacseg.ContextLoss("centred")(outputs, labels)
+    assert list(truth) == [*TERMS, "total"]
+    losses = cacseg.ContextLoss("centred", overlap_weight=2.0)(outputs, labels)
+    assert list(losses) == [*DEFAULT_TERMS, "total"]
     overlap = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
     assert 0.0 < overlap < 1.0
     torch.testing.assert_close(losses["overlap"], overlap)
-    torch.testing.assert_close(losses["total"], truth["total"] + 3.0 * overlap)
+    torch.testing.assert_close(losses["total"], truth["total"] + 2.0 * overlap)
     alone = dict(oracle_weight=0.0, kl_weight=0.0, overlap_weight=2.0)  # it needs no oracle
     without = make(oracle_design="none")(features, labels)
     expected = functional.overlap_loss(without.context, without.labels, ignore_index=-1)
@@ -365,6 +382,42 @@ def test_overlap_is_a_term_where_it_has_a_weight():
     for size in ("features", "labels"):  # which are one
         loss = cacseg.ContextLoss(overlap_weight=1.0, overlap_at=size)
         torch.testing.assert_close(loss(packed, row_labels)["overlap"], expected)
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_the_default_without_an_oracle(drops):
+    features, labels = draw()
+    classifier = make(preset="tuned").drop_oracle() if drops else make(preset="tuned", oracle_design="none")
+    outputs = wake(classifier)(features, labels)
+    losses = cacseg.ContextLoss(oracle_weight=0.0, kl_weight=0.0)(outputs, labels)
+    assert list(losses) == [*DEFAULT_TERMS, "total"]
+    assert losses["oracle"] == losses["distillation"] == 0.0
+    torch.testing.assert_close(losses["total"], losses["plain"] + losses["context"] + 3.0 * losses["overlap"])
+    losses["total"].backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in classifier.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [(7,), (4, 6), (2, 3, 4)])
+def test_the_default_on_maps_of_any_dimension(size, dtype):
+    """In half precision by autocast; losses are then of float32."""
+    generator, halves = torch.Generator().manual_seed(0), dtype != torch.float64
+    features = torch.randn(2, 8, *size, generator=generator).to(torch.float32 if halves else dtype).requires_grad_()
+    labels = torch.randint(0, 5, (2, *(4 * one for one in size)), generator=generator)
+    labels[:, :1] = 255
+    classifier = wake(make(features.dtype, preset="tuned"))
+    with torch.autocast("cpu", dtype=dtype if halves else torch.bfloat16, enabled=halves):
+        outputs = classifier(features, labels)
+        losses = cacseg.ContextLoss()(outputs, labels)
+    assert list(losses) == [*DEFAULT_TERMS, "total"]
+    assert outputs.context.dtype == dtype
+    truth = functional.overlap_loss(outputs.context.double(), outputs.labels, ignore_index=-1)
+    torch.testing.assert_close(losses["overlap"], truth.to(losses["overlap"].dtype))
+    assert losses["overlap"].dtype == features.dtype
+    terms = sum(losses[name] for name in TERMS)
+    torch.testing.assert_close(losses["total"], terms + 3.0 * losses["overlap"])
+    losses["total"].backward()
+    assert all(one.grad.isfinite().all() and one.grad.abs().sum() > 0 for one in (features, *classifier.parameters()))
 
 
 @pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
@@ -379,7 +432,9 @@ def test_overlap_at_the_size_of_the_labels(preset):
         found = cacseg.ContextLoss(preset, **arguments)(outputs, renamed)["overlap"]
         assert torch.allclose(found, expected) == (size == "labels")
     assert "overlap=1.0, overlap_at='labels'" in repr(cacseg.ContextLoss(overlap_weight=1.0, overlap_at="labels"))
-    assert "overlap" not in repr(cacseg.ContextLoss())
+    assert "overlap=3.0, overlap_at='labels'" in repr(cacseg.ContextLoss(overlap_at="labels"))
+    assert "overlap=3.0, overlap_at='features'" in repr(cacseg.ContextLoss())
+    assert "overlap" not in repr(cacseg.ContextLoss("centred"))
 
 
 OTHER_WAYS = {

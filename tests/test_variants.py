@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cacseg import variants
+from cacseg.presets import PRESETS
 from cacseg.variants import VARIANTS
 
 TABLES = {
@@ -37,7 +38,7 @@ def test_the_method_is_one_row_of_each_table():
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@pytest.mark.parametrize("preset", ["paper", "released"])
+@pytest.mark.parametrize("preset", ["paper", "released", "tuned"])
 def test_every_row_trains_every_parameter(name, preset):
     """One step gives every trainable parameter a gradient: no row leaves one unused, as DDP demands."""
     torch.manual_seed(0)
@@ -50,6 +51,17 @@ def test_every_row_trains_every_parameter(name, preset):
     for parameter_name, parameter in classifier.named_parameters():
         assert not parameter.requires_grad or parameter.grad is not None, parameter_name
     assert classifier(features).shape == (2, 5, 4, 6)
+
+
+@pytest.mark.parametrize("name", ["loss_a", "cosine_a", "cosine_b", "design_baseline"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_fixed_classifier_has_no_loss_beside_its_own(name, preset):
+    torch.manual_seed(0)
+    classifier, loss = variants.build(name, in_channels=8, num_classes=5, preset=preset)
+    features, labels = torch.randn(2, 8, 4, 6), torch.randint(0, 5, (2, 16, 24))
+    losses = loss(classifier(features, labels), labels)
+    assert losses["total"] == losses["plain"]
+    assert "overlap" not in losses
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -84,7 +84,7 @@ class ContextAwareClassifier(nn.Module):
         dropout: probability of dropping a channel (a value, when packed) on the way to the plain logits, while
             training; prototypes and cosines see the features before dropout.
         scale: tau, the factor of the cosines.
-        preset: "tuned" (ours), "released" (the authors' code) or "paper"; fills in what is left None (see
+        preset: "tuned", "centred" (ours), "released" (the authors' code) or "paper"; fills in what is left None (see
             `cacseg.presets`).
         oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).

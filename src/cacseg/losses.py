@@ -1,4 +1,4 @@
-"""The training objective: three cross-entropies and a distillation, Eq. (8)."""
+"""The training objective: three cross-entropies and a distillation, Eq. (8), and with the default an overlap."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
 from cacseg.functional.distillation import CLASS_AVERAGES, ClassAverage
 from cacseg.functional.overlap import OVERLAP_SIZES, OverlapSize
 from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.ops.overlap import fitted_overlap_loss
 from cacseg.presence import CLASS_WEIGHT
 from cacseg.presets import DEFAULT, PresetName, fill, get_preset
 
@@ -31,15 +32,16 @@ class ContextLoss(nn.Module):
 
         total = plain_weight CE(p) + context_weight CE(p_p) + oracle_weight CE(p_y) + kl_weight L_KL
 
-    and, where they have a weight, relation_weight L_R and overlap_weight L_O, which are not of the paper.
+    and, where they have a weight, overlap_weight L_O, which "tuned" has, and relation_weight L_R; neither is of the
+    paper.
 
     The terms are returned as they are, before their weights; a term of weight 0 is not computed and given as 0.
     `outputs` are what the classifier returned for the same labels; the logits are upsampled to the labels' size.
     A batch whose pixels are all ignored gives 0 and zero gradients.
 
     Args:
-        preset: "tuned" (the default), "released" (the authors' code) or "paper"; fills in what is left None (see
-            `cacseg.presets`).
+        preset: "tuned" (the default), "centred", "released" (the authors' code) or "paper"; fills in what is left None
+            (see `cacseg.presets`).
         plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
         entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
@@ -54,11 +56,11 @@ class ContextLoss(nn.Module):
         label_smoothing: in the three cross-entropies.
         warmup_steps: the weights of all terms but "plain" and "presence" rise from 0 over so many calls while training
             (a step of accumulated gradients makes several).
-        relation_weight: of a fifth term, "relation": the correlations between the classes' scores in an image should
+        relation_weight: of a term "relation": the correlations between the classes' scores in an image should
             be the oracle's (`functional.relation_distillation`). Without a weight there is no such term.
-        overlap_weight: of another, "overlap": the context probabilities of each class should cover its pixels and no
-            others (`functional.overlap_loss`), summed over the images of one call. Without a weight there is no such
-            term.
+        overlap_weight: of a term "overlap": the context probabilities of each class should cover its pixels and no
+            others (`functional.overlap_loss`), summed over the images of one call. "tuned" has 3, also where other
+            terms are left out; without a weight there is no such term. It knows no class weights and no smoothing.
         overlap_at: the size at which that term compares: of the "features", or, with upsampled logits, of the "labels"
             (`functional.upsampled_overlap_loss`); a packed batch has one size.
         fading: the distillation is also weighed by the context cross-entropy, where that is below 1: it teaches a
@@ -89,7 +91,7 @@ class ContextLoss(nn.Module):
         label_smoothing: float = 0.0,
         warmup_steps: int = 0,
         relation_weight: float = 0.0,
-        overlap_weight: float = 0.0,
+        overlap_weight: float | None = None,
         overlap_at: OverlapSize = "features",
         fading: bool = False,
     ) -> None:
@@ -99,6 +101,7 @@ class ContextLoss(nn.Module):
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative; got {warmup_steps}.")
         filled = get_preset(preset)
+        overlap_weight = fill(overlap_weight, filled.overlap_weight)
         self.weights = {
             "plain": plain_weight,
             "context": context_weight,
@@ -153,9 +156,9 @@ class ContextLoss(nn.Module):
         self.register_buffer("steps_taken", counter)
 
     def forward(self, outputs: ContextLogits, labels: Int[Tensor, "b *full"]) -> dict[str, Float[Tensor, ""]]:
-        """The terms by name: "plain", "context", "oracle", "distillation", those that were asked for, and "total".
+        """The terms by name: "plain", "context", "oracle", "distillation", those that there are, and "total".
 
-        Asked for are "relation" and "overlap", by a weight, and "presence", by the classifier's argument.
+        "overlap" and "relation" are there by a weight, "presence" by the classifier's argument.
         """
         self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels)
@@ -248,7 +251,7 @@ class ContextLoss(nn.Module):
 
     def _overlap(self, outputs: ContextLogits, labels: Tensor) -> Tensor:
         if self.overlap_at == "features" or outputs.offsets is not None:
-            return functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+            return fitted_overlap_loss(outputs.context, outputs.labels)
         return ops.upsampled_overlap_loss(
             outputs.context, labels, ignore_index=self.ignore_index, align_corners=self.context_align_corners
         )

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import cacseg
-from architectures import N, draw
+from architectures import TERMS, N, draw
 
 
 class Supervised(nn.Module):
@@ -30,7 +30,7 @@ def test_auxiliary_classifiers_can_be_named():
     losses = model.loss(images, labels)
     truth = cacseg.upsampled_cross_entropy(before[1], labels, label_smoothing=0.1)
     torch.testing.assert_close(losses["auxiliary"], truth)
-    rest = sum(losses[term] for term in ("plain", "context", "oracle", "distillation"))
+    rest = sum(weight * losses[term] for term, weight in TERMS.items())
     torch.testing.assert_close(losses["total"], rest + 0.4 * truth)
     losses["total"].backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

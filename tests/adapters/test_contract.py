@@ -8,12 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import cacseg
-from architectures import ARCHITECTURES, N, build, draw, scores_of
+from architectures import ARCHITECTURES, TERMS, N, build, draw, scores_of
 from cacseg.adapters.calls import current_call
 
 # Models that answer with something else than scores upsampled once.
 OTHERWISE = {"smp Unet, softmax after it", "transformers DPT", "transformers DPT, no auxiliary"}
-TERMS = ["plain", "context", "oracle", "distillation"]
 
 
 def tensors_of(output):
@@ -61,7 +60,7 @@ def test_the_contract(name):
     auxiliary = ["auxiliary"] if model.conversion.auxiliaries else []
     assert list(losses) == [*TERMS, *auxiliary, "total"]
     assert all(value.isfinite() for value in losses.values())
-    weights = {**dict.fromkeys(TERMS, 1.0), "auxiliary": 0.4}
+    weights = {**TERMS, "auxiliary": 0.4}
     total = sum(weights[term] * losses[term] for term in [*TERMS, *auxiliary])
     torch.testing.assert_close(losses["total"], total)
     model.zero_grad()

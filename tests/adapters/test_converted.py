@@ -13,7 +13,7 @@ from transformers.modeling_outputs import SemanticSegmenterOutput
 
 import cacseg
 from adapters_worker import train_two_steps
-from architectures import SMALL, Tiny, build, draw, scores_of, tiny
+from architectures import SMALL, TERMS, Tiny, build, draw, scores_of, tiny
 from cacseg.adapters.calls import current_call
 
 
@@ -150,7 +150,7 @@ def test_data_parallel_replicas_know_their_own_labels():
     """What nn.DataParallel does to a module: shallow copies, each called with its part of the batch."""
     model, (images, labels) = tiny(), draw()
     replica = model._replicate_for_data_parallel()
-    assert set(replica.loss(images, labels)) == {"plain", "context", "oracle", "distillation", "total"}
+    assert set(replica.loss(images, labels)) == {*TERMS, "total"}
 
 
 def test_a_call_within_a_call_does_not_see_the_labels():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import cacseg
-from architectures import draw
+from architectures import TERMS, draw
 from cacseg.adapters.mmseg import HEADS
 from mmseg_standin import (
     CascadeEncoderDecoder,
@@ -21,7 +21,6 @@ from mmseg_standin import (
     build,
 )
 
-TERMS = ["plain", "context", "oracle", "distillation"]
 AUXILIARIES = {
     "one auxiliary": {"auxiliary_head.conv_seg": 0.3},
     "two auxiliaries": {"auxiliary_head.0.conv_seg": 0.3, "auxiliary_head.1.conv_seg": 0.2},
@@ -49,7 +48,8 @@ def test_every_head_learns(name):
     weights = list(AUXILIARIES[name].values())
     terms = ["auxiliary"] if len(weights) == 1 else [f"auxiliary_{index}" for index in range(len(weights))]
     assert list(losses) == [*TERMS, *terms, "total"]
-    total = sum(losses[term] for term in TERMS) + sum(w * losses[t] for w, t in zip(weights, terms, strict=True))
+    weighted = {**TERMS, **dict(zip(terms, weights, strict=True))}
+    total = sum(weight * losses[term] for term, weight in weighted.items())
     torch.testing.assert_close(losses["total"], torch.as_tensor(total))
     losses["total"].backward()
     assert all(one.grad is not None and one.grad.abs().sum() > 0 for one in model.parameters())

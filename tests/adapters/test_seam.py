@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import cacseg
-from architectures import N, Tiny, build, draw, tiny
+from architectures import TERMS, N, Tiny, build, draw, tiny
 
 
 def test_a_classifier_that_runs_twice_has_no_one_loss():
@@ -64,7 +64,8 @@ def test_settings_reach_classifier_and_loss():
     seam = tiny(preset="paper", ignore_index=7, scale=10.0, loss_arguments={"kl_weight": 0.5}).head[1]
     assert (seam.oracle_scope, seam.scale, seam.ignore_index) == ("image", 10.0, 7)
     assert (seam.criterion.distillation_scope, seam.criterion.ignore_index) == ("image", 7)
-    assert seam.criterion.weights["distillation"] == 0.5
+    assert seam.criterion.weights == {"plain": 1.0, "context": 1.0, "oracle": 1.0, "distillation": 0.5}
+    assert tiny().head[1].criterion.weights == TERMS
 
 
 def test_transformers_settings_come_from_the_config():
@@ -74,7 +75,7 @@ def test_transformers_settings_come_from_the_config():
     labels = labels.where(labels != 255, 9)
     losses = model.loss(images, labels)
     assert model.conversion.auxiliaries == {"auxiliary_head.classifier": 0.7}
-    rest = sum(losses[term] for term in ("plain", "context", "oracle", "distillation"))
+    rest = sum(weight * losses[term] for term, weight in TERMS.items())
     torch.testing.assert_close(losses["total"], rest + 0.7 * losses["auxiliary"])
     positional = model(images, None, None, labels, True)
     torch.testing.assert_close(positional.loss, losses["total"])

@@ -93,6 +93,7 @@ def test_a_feature_is_where_the_models_own_upsampling_has_it(model, seam, aligne
         ({"label_sampling": None, "loss_arguments": {"align_corners": None}}, "aligned", True, True),
         ({"loss_arguments": {"align_corners": False}}, "aligned", False, True),
         ({"loss_arguments": {"preset": "released"}}, "centred", True, False),
+        ({"preset": "centred"}, "aligned", True, True),
         ({"preset": "released"}, "nearest", True, False),
         ({"preset": "paper"}, "nearest", False, False),
     ],

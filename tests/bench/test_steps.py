@@ -11,6 +11,7 @@ from cacseg.bench.steps import inference_steps, loss_steps, sizes_in, train_step
 from cacseg.cli import app
 
 CPU = torch.device("cpu")
+LOSS_ROWS = ["plain", "released", "looped", "paper", "centred", "tuned"]
 TINY = ["--device", "cpu", "--batch", "1", "--classes", "5", "--rounds", "1"]
 
 
@@ -35,9 +36,9 @@ def test_the_looped_row_computes_what_we_compute():
 
 def test_every_step_runs():
     sizes = dict(batch=1, classes=5, channels=16, size=4, ratio=2)
-    assert list(loss_steps(CPU, torch.float32, **sizes)) == ["plain", "released", "looped", "paper", "tuned"]
+    assert list(loss_steps(CPU, torch.float32, **sizes)) == LOSS_ROWS
     steps = loss_steps(CPU, torch.float32, overlap=True, **sizes)
-    assert list(steps) == ["plain", "released", "looped", "paper", "tuned", "overlap", "overlap, labels"]
+    assert list(steps) == [*LOSS_ROWS, "overlap, labels"]
     for step in steps.values():
         step()
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)
@@ -57,7 +58,9 @@ def test_a_preset_is_timed_and_written(tmp_path):
     (written,) = json.loads(file.read_text())
     assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])
     for name in ("step", "infer"):
-        with pytest.raises(ValueError, match="--preset must be one of 'paper', 'released', 'tuned'; got 'none'"):
+        with pytest.raises(
+            ValueError, match="--preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'none'"
+        ):
             CliRunner().invoke(app, ["bench", name, "--device", "cpu", "--preset", "none"], catch_exceptions=False)
 
 
@@ -65,7 +68,7 @@ def test_the_loss_for_overlap_is_timed(tmp_path):
     file = tmp_path / "loss.json"
     command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--no-looped", "--overlap"]
     assert CliRunner().invoke(app, [*command, "--json", str(file)]).exit_code == 0
-    assert list(json.loads(file.read_text())["rows"])[-2:] == ["overlap", "overlap, labels"]
+    assert list(json.loads(file.read_text())["rows"])[-2:] == ["tuned", "overlap, labels"]
 
 
 def test_the_command_writes_what_it_shows(tmp_path):
@@ -75,7 +78,7 @@ def test_the_command_writes_what_it_shows(tmp_path):
     assert result.exit_code == 0, result.output
     assert "released" in result.output
     written = json.loads(file.read_text())
-    assert list(written["rows"]) == ["plain", "released", "looped", "paper", "tuned"]
+    assert list(written["rows"]) == LOSS_ROWS
     assert written["rows"]["plain"]["time_ratio"] == 1.0
     assert (written["dtype"], written["size"], written["mode"]) == ("float32", 4, "eager")
     with pytest.raises(ValueError, match=r"loss.json exists. Pass --overwrite"):

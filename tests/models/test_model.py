@@ -31,9 +31,10 @@ def test_every_parameter_gets_a_gradient(name, classifier):
     model = create_model(name, num_classes=6, classifier=classifier)
     images, labels = draw()
     losses = model.loss(images, labels)
-    terms = ["plain", "context", "oracle", "distillation"] if classifier == "context" else ["plain"]
-    assert list(losses) == [*terms, "auxiliary", "total"]
-    torch.testing.assert_close(losses["total"], sum(losses[term] for term in terms) + 0.4 * losses["auxiliary"])
+    others = {"context": 1.0, "oracle": 1.0, "distillation": 1.0, "overlap": 3.0} if classifier == "context" else {}
+    weights = {"plain": 1.0, **others, "auxiliary": 0.4}
+    assert list(losses) == [*weights, "total"]
+    torch.testing.assert_close(losses["total"], sum(weight * losses[term] for term, weight in weights.items()))
     losses["total"].backward()
     assert not [key for key, parameter in model.named_parameters() if parameter.grad is None]
     assert not [key for key, parameter in model.named_parameters() if not parameter.grad.isfinite().all()]

@@ -12,7 +12,10 @@ HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 
 def test_the_whole_recipe_in_words():
     page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
-    own = {arm: "plain" if arm == "plain" else "context" for arm in ("plain", "evened", "paper", "released", "tuned")}
+    own = {
+        arm: "plain" if arm == "plain" else "context"
+        for arm in ("plain", "evened", "paper", "released", "centred", "tuned")
+    }
     whole, half = (
         {arm: scores(name, cell, arm, answer) for arm, answer in own.items()}
         for name, cell in (("recipe", WHOLE), ("unscaled", HALF))
@@ -20,26 +23,31 @@ def test_the_whole_recipe_in_words():
     gains = {arm: pair(apart(whole[arm], whole["plain"]), 2) for arm in own}
     (bullet,) = re.findall(r"- \*\*The whole recipe of MSRC-21.*?- \*\*", page)
     for words in (
-        f"+{gains['tuned']} beside {mean_of(list(whole['plain'].values())).value:.1f}",
+        f"+{gains['centred']} beside {mean_of(list(whole['plain'].values())).value:.1f}",
         f"`evened` has {gains['evened']}, `paper` {gains['paper']} (but +",
         f"`released` {gains['released']} (",
     ):
         assert words in bullet
     later = {arm: pair(apart(whole[arm], half[arm])) for arm in own}
-    words = "From 2000 to 4000 steps plain gains {plain}, `tuned` {tuned}, `paper` {paper}, `evened` {evened} and"
+    words = "From 2000 to 4000 steps plain gains {plain}, `centred` {centred}, `paper` {paper}, `evened` {evened} and"
     assert f"{words.format(**later)} `released` {later['released'].replace('-0.0', '0.0')}" in page
-    beside = {arm: apart(whole["tuned"], whole[arm]) for arm in own}
-    words = f"`tuned` is {pair(beside['evened'])} above `evened` (in each seed: 0.5, 0.9 and 2.5), "
+    loses = later["tuned"].removeprefix("-")
+    assert f"`tuned`, of which nothing was expected here, *loses* {loses}." in page
+    assert later["tuned"] == f"-{loses}"
+    assert f"plain gains {later['plain']}, and `tuned` loses {loses}." in page
+    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
+    assert f"plain gains {later['plain']} and the default loses {loses}." in readme
+    beside = {arm: apart(whole["centred"], whole[arm]) for arm in own}
+    words = f"`centred` is {pair(beside['evened'])} above `evened` (in each seed: 0.5, 0.9 and 2.5), "
     assert f"{words}{pair(beside['released'])} above `released` and {pair(beside['paper'])} above `paper`" in page
-    each = sorted(whole["tuned"][seed] - whole["evened"][seed] for seed in PLANNED)
+    each = sorted(whole["centred"][seed] - whole["evened"][seed] for seed in PLANNED)
     assert [f"{one:.1f}" for one in each] == ["0.5", "0.9", "2.5"]
     assert f"and not by much ({pair(beside['evened'])})" in page
 
-    plain = {arm: scores("recipe", WHOLE, arm, "plain") for arm in ("paper", "released", "tuned")}
-    words = (
-        f"context answers are {pair(apart(whole['tuned'], plain['tuned']))} above the plain answers of the same models,"
-    )
-    assert f"{words} and those {pair(apart(plain['tuned'], whole['plain']))} above plain" in page
+    plain = {arm: scores("recipe", WHOLE, arm, "plain") for arm in ("paper", "released", "centred")}
+    own = pair(apart(whole["centred"], plain["centred"]))
+    words = f"context answers are {own} above the plain answers of the same models,"
+    assert f"{words} and those {pair(apart(plain['centred'], whole['plain']))} above plain" in page
     lower = [pair(apart(plain[arm], whole[arm])) for arm in ("paper", "released")]
     assert "*below* the plain ones of the same models, by {} and {},".format(*lower) in page
     means = {arm: apart(scores("recipe", WHOLE, arm, "mean"), whole["plain"]) for arm in ("paper", "released")}
@@ -56,7 +64,7 @@ def test_the_whole_recipe_in_words():
     for row in rows:
         by_class.setdefault((row["arm"], row["class"]), {})[row["seed"]] = row["iou"]
     names = list(dict.fromkeys(row["class"] for row in rows))
-    gained = {one: apart(by_class["tuned", one], by_class["plain", one]) for one in names}
+    gained = {one: apart(by_class["centred", one], by_class["plain", one]) for one in names}
     up, down = ([one for one in names if sign(gained[one]) == way] for way in (1, -1))
     words = f"Means rise in {sum(one.value > 0 for one in gained.values())} of {len(names)} classes, by more than two"
     assert f"{words} standard errors in six ({', '.join(up)}), and fall by as much in two" in page
@@ -76,11 +84,11 @@ def test_the_mean_of_both_answers_in_words():
                     found.setdefault(line.cell, (own[line.cell], line))
         return found
 
-    found = both("tuned")
+    found = both("centred")
     points = [mean.miou.value - own.miou.value for own, mean in found.values()]
     pixels = {cell: mean.pixel_difference.value - own.pixel_difference.value for cell, (own, mean) in found.items()}
     higher, lower = sum(one > 0 for one in points), sum(one < 0 for one in points)
-    words = f"Over the {len(found)} cells with `tuned`, that has the higher mIoU in {higher} cells and the lower"
+    words = f"Over the {len(found)} cells with `centred`, that has the higher mIoU in {higher} cells and the lower"
     words += f" in {lower}, {-mean_of(points).value:.1f} lower on average, and the higher pixel accuracy in"
     words += (
         f" {sum(one > 0 for one in pixels.values())}, {mean_of(list(pixels.values())).value:.1f} higher on average."

@@ -35,7 +35,7 @@ def test_evened_is_one_arm_in_all_studies():
         first, *others = (arguments_of(study, arm) for study in with_arm(arm))
         assert len(others) >= least - 1
         assert all(other == first for other in others)
-    spelt = [str(arguments_of("rest", arm)) for arm in ("evened", "two_evened", "tuned")]
+    spelt = [str(arguments_of("rest", arm)) for arm in ("evened", "two_evened", "centred")]
     assert len(set(spelt)) == 3
 
 
@@ -89,12 +89,12 @@ def test_the_loss_in_which_classes_count_alike_on_the_page():
 
 
 def test_the_arms_of_overlap():
-    """`plain_overlap` is a cross-entropy and three times the overlap, `overlap_3` the default and as much of it.
+    """`plain_overlap` is a cross-entropy and three times the overlap, `tuned` is `centred` and as much of it.
 
     Those named fine have it at the size of the labels, and nothing else that differs.
     """
-    for arm in ("overlap_3", "plain_overlap"):
-        (of_classifier, of_loss), fine = arguments_of("unscaled", arm), arm.removesuffix("_3") + "_fine"
+    for arm, fine in (("tuned", "overlap_fine"), ("plain_overlap", "plain_overlap_fine")):
+        of_classifier, of_loss = arguments_of("unscaled", arm)
         assert {
             arguments_of(study, fine) == (of_classifier, of_loss | {"overlap_at": "labels"}) for study in with_arm(fine)
         } == {True}
@@ -106,7 +106,7 @@ def test_the_arms_of_overlap():
     labels[:, :8] = 255
     at_features = labels[:, 4::8, 4::8]
     losses = []
-    for arm in ("plain_overlap", "tuned", "overlap_3"):
+    for arm in ("plain_overlap", "centred", "tuned"):
         of_classifier, of_loss = arguments_of("unscaled", arm)
         torch.manual_seed(0)
         outputs = ContextAwareClassifier(16, 5, **of_classifier).double()(features, labels)

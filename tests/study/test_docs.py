@@ -17,11 +17,9 @@ from study_pages import (
     CELLS,
     DOCS,
     FCN,
-    NEAR,
     PHOTOGRAPHS,
     PLANNED,
     RESULTS,
-    WHOLE,
     beside_evened,
     by_arm,
     lines_of,
@@ -32,6 +30,7 @@ from study_pages import (
     shown,
     sign,
     signed_pair,
+    where_it_is,
 )
 
 PAGE = (DOCS / "study.md").read_text()
@@ -82,8 +81,8 @@ def test_the_options_on_the_page(command, capsys, monkeypatch):
     assert {short.get(option, option) for option in named} == there - {"--help"}
 
 
-GRID = ("plain", "paper", "released", "residual", "tuned")  # arms that the page shows of it
-FITS = ("plain", "paper", "released", "fixed", "tuned")
+GRID = ("plain", "paper", "released", "residual", "centred")  # arms that the page shows of it
+FITS = ("plain", "paper", "released", "fixed", "centred")
 WIDE = {"presets": (PLANNED, GRID), "fits": (PLANNED, FITS), "rates": (PLANNED,)}  # the seeds and arms that are shown
 TABLES = {
     "table": lambda name: arms_table(lines_of(name), "plain"),
@@ -109,42 +108,18 @@ def test_the_tables_of_the_results_are_those_of_the_records(page, kind, least):
         assert table == markdown(TABLES[kind](name)).strip(), name
 
 
-def cell_rows():
-    """`tuned` in every cell, with the seeds that were planned."""
-    scores = {}
-    for name in reversed(CELLS):
-        scores |= {(line.cell, line.arm, line.answer): line.miou.value for line in lines_of(name, PLANNED)}
-    for line in own_of("tuned", PLANNED):
-        plain = scores[line.cell, "plain", "plain"]
-        numbers = [
-            f"{plain:.1f}",
-            f"{line.miou.value:.1f}",
-            signed_pair(line.difference),
-            line.verdict,
-            signed_pair(line.pixel_difference),
-            f"{scores[line.cell, 'tuned', 'oracle'] - plain:+.1f}",
-        ]
-        yield f"| {' | '.join([*map(str, line.cell), *numbers])} |"
-
-
 def test_the_counts_in_words():
     page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
-    planned, all_of_them = own_of("tuned", PLANNED), own_of("tuned", None)
+    planned, all_of_them = own_of("centred", PLANNED), own_of("centred", None)
     assert len(planned) == 42
     assert all(line.difference.value > 0 for line in [*planned, *all_of_them])
     counts = Counter(line.verdict for line in planned)
     words = f"ahead in {counts['ahead']} cells, above in {counts['above']}, even in {counts['even']} and behind in none"
     assert words in page
-    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
-    words = (
-        f"over all {len(planned)} cells (data set, model, optimiser and steps) that were run it is behind plain in none"
-    )
-    assert f"{words}, ahead (a point and two standard errors) in {counts['ahead']}" in readme
     long = [line for line in planned if line.cell.steps >= 1000]
     ahead = [line for line in long if line.verdict == "ahead"]
     assert (len(ahead), len(long)) == (6, 11)
-    assert "but only in six of the eleven long or whole ones" in readme
-    assert "`tuned` is ahead in six of the eleven cells to the end" in page
+    assert "`centred` is ahead in six of the eleven cells to the end" in page
     assert sum(line.difference.value > 4.303 * line.difference.error for line in ahead) == 5  # Student's t
     assert "in five of them the 95 % interval of Student's t excludes zero" in page
     assert Counter(line.verdict for line in all_of_them)["ahead"] == counts["ahead"] + 3
@@ -166,11 +141,11 @@ def test_the_counts_in_words():
 
 
 def test_the_answers_of_the_same_models_in_words():
-    """Context answers beside the plain answers of the very models, in every cell of `tuned`."""
+    """Context answers beside the plain answers of the very models, in every cell of `centred`."""
     page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
     found = {}
     for name in CELLS:
-        records = part_of(records_of(name), {"arms": ["tuned"], "seeds": PLANNED})
+        records = part_of(records_of(name), {"arms": ["centred"], "seeds": PLANNED})
         for line in summarise_answers(records, "plain"):
             if line.own and line.difference.n == len(PLANNED):
                 found.setdefault(line.cell, line.difference)
@@ -195,7 +170,7 @@ PARTS = {  # has a cosine, an oracle, its distillation, adapts
     "fixed_no_kl": ("yes", "yes", "no", "no"),
     "no_kl": ("yes", "yes", "no", "yes"),
     "fixed": ("yes", "yes", "yes", "no"),
-    "tuned": ("yes", "yes", "yes", "yes"),
+    "centred": ("yes", "yes", "yes", "yes"),
 }
 
 
@@ -209,33 +184,28 @@ def part_rows():
 
 
 def adapting_rows():
-    """`fixed`, the same classifier for all images, beside `tuned`, in every cell that has three seeds of both."""
+    """`fixed`, the same classifier for all images, beside `centred`, in every cell that has three seeds of both."""
     for name in ("fits", "rates", "rest", "ends", "unscaled", "scenes"):
         lines = by_arm(lines_of(name, PLANNED))
         for line in own_lines(lines_of(name, PLANNED, baseline="fixed")):
-            if line.arm == "tuned" and line.difference is not None and line.difference.n == 3:
-                both = [lines[(arm, *line.cell)].difference for arm in ("fixed", "tuned")]
+            if line.arm == "centred" and line.difference is not None and line.difference.n == 3:
+                both = [lines[(arm, *line.cell)].difference for arm in ("fixed", "centred")]
                 numbers = map(signed_pair, (*both, line.difference, line.pixel_difference))
                 yield f"| {' | '.join([*map(str, line.cell), *numbers])} |"
-
-
-def where_it_is(cell):
-    """The first file that has `tuned` in a cell, with the seeds that were planned."""
-    return next(name for name in CELLS if any(line.cell == cell for line in own_of("tuned", PLANNED, (name,))))
 
 
 def test_the_table_of_what_misses_the_goal():
     """Of each cell the planned seeds, and all of them where there are more."""
     page = (DOCS / "results.md").read_text()
     rows = re.findall(r"^\| (?:CamVid|MSRC-21), .* \| ([\d.]+) \| ([\d.]+) \| (.*) \|$", page, re.MULTILINE)
-    more = {line.cell: line for line in own_of("tuned", None)}
+    more = {line.cell: line for line in own_of("centred", None)}
     expected = []
-    for line in own_of("tuned", PLANNED):
+    for line in own_of("centred", PLANNED):
         if line.verdict != "ahead":
             name, by_seed = signed_pair(line.difference), more[line.cell].difference
             if by_seed.n > 3:
                 name += f"; with six seeds {signed_pair(by_seed)}"
-            plain = scores(where_it_is(line.cell), line.cell, "plain", "plain")
+            plain = scores(where_it_is(line.cell, "centred"), line.cell, "plain", "plain")
             start = f"{mean_of(list(plain.values())).value:.1f}"
             expected.append((start, f"{line.miou.value:.1f}", name.replace("+0.0", "0.0")))
     assert sorted(rows) == sorted(expected)
@@ -244,28 +214,25 @@ def test_the_table_of_what_misses_the_goal():
 
 
 def evened_rows():
-    """A plain classifier whose classes count alike, and `tuned` beside it."""
-    for evened, _, tuned in beside_evened(*PHOTOGRAPHS, "scenes"):
-        numbers = [signed_pair(one) for line in (evened, tuned) for one in (line.difference, line.pixel_difference)]
-        yield f"| {' | '.join([*map(str, evened.cell), *numbers[:3], tuned.verdict, numbers[3]])} |"
+    """A plain classifier whose classes count alike, and `centred` beside it."""
+    for evened, _, centred in beside_evened(*PHOTOGRAPHS, "scenes"):
+        numbers = [signed_pair(one) for line in (evened, centred) for one in (line.difference, line.pixel_difference)]
+        yield f"| {' | '.join([*map(str, evened.cell), *numbers[:3], centred.verdict, numbers[3]])} |"
 
 
 def test_the_counts_of_evened_in_words():
-    page, readme = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "../README.md"))
+    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
     found = list(beside_evened(*PHOTOGRAPHS))
     beside_plain, beside = (Counter(lines[i].verdict for lines in found) for i in (0, 2))
     assert beside_plain["above"] == 0
     words = "ahead of plain in {} of the {} cells of photographs that it was run in, even in {} and behind in {}"
     assert words.format(*(beside_plain[one] if one else len(found) for one in ("ahead", "", "even", "behind"))) in page
-    words = "`tuned` is ahead of it in {}, above it in {}, even in {} and behind in {}"
+    words = "`centred` is ahead of it in {}, above it in {}, even in {} and behind in {}"
     assert words.format(*(beside[one] for one in ("ahead", "above", "even", "behind"))) in page
-    words = "Beside it the default is ahead in {} of {} cells, above in {}, even in {} and behind in {}"
-    counts = beside["ahead"], len(found), beside["above"], beside["even"], beside["behind"]
-    assert words.format(*counts) in readme
-    pixels = Counter(sign(tuned.pixel_difference) for _, _, tuned in found)
-    words = f"pixel accuracy of `tuned` is higher by more than two standard errors in {pixels[1]} of them and lower in"
-    assert f"{words} {pixels[-1]}" in page
-    shares = {line.cell: line.difference.value / tuned.difference.value for line, tuned, _ in found}
+    pixels = Counter(sign(centred.pixel_difference) for _, _, centred in found)
+    words = f"`centred` is higher by more than two standard errors in {pixels[1]} of them and lower in {pixels[-1]}"
+    assert f"pixel accuracy of {words}" in page
+    shares = {line.cell: line.difference.value / centred.difference.value for line, centred, _ in found}
     short, long = ([share for cell, share in shares.items() if (cell.steps < 1000) == one] for one in (True, False))
     medians = [f"{100 * statistics.median(one):.0f} %" for one in (short, long)]
     assert "a median of {} in 18 short cells and of {} in nine to the end".format(*medians) in page
@@ -273,12 +240,12 @@ def test_the_counts_of_evened_in_words():
     assert (len(short), len(long), sum(share > 0.5 for share in short)) == (18, 9, 17)
     assert "more than half of the gain** in 17 of 18 cells" in page
     near = sum(line.difference.value <= line.difference.error for _, _, line in found)
-    assert f"In {near} cells it is at most one standard error below `tuned`" in page
+    assert f"In {near} cells it is at most one standard error below `centred`" in page
     assert {line.verdict for _, _, line in found if line.cell.steps >= 1000} == {"ahead", "above", "even"}
-    both = sum(tuned.verdict == beside.verdict == "ahead" for _, tuned, beside in found)
-    higher = sum(min(tuned.difference.value, beside.difference.value) > 0 for _, tuned, beside in found)
+    both = sum(centred.verdict == beside.verdict == "ahead" for _, centred, beside in found)
+    higher = sum(min(centred.difference.value, beside.difference.value) > 0 for _, centred, beside in found)
     words = f"a higher mean than both plain and `evened` in {higher} of {len(found)} cells"
-    assert f"{words}; `tuned` is ahead of both in {both}" in page
+    assert f"{words}; `centred` is ahead of both in {both}" in page
     at_95 = 4.303  # Student's t, two degrees of freedom
     sure = [sum(lines[i].difference.value > at_95 * lines[i].difference.error for lines in found) for i in (2, 0)]
     assert "are above zero in {} (`evened` from plain: in {})".format(*sure) in page
@@ -297,10 +264,10 @@ def test_the_counts_of_evened_in_words():
     lower = [-evened.value for evened, _ in uneven if sign(evened) < 0]
     assert (len(lower), len(uneven)) == (9, 12)
     assert f"it costs pixels**: {min(lower):.1f} to {max(lower):.1f} points of pixel accuracy in nine cells" in page
-    assert f"`tuned` has {-min(tuned.value for _, tuned in uneven):.1f} less at most" in page
+    assert f"`centred` has {-min(centred.value for _, centred in uneven):.1f} less at most" in page
     pairs = [lines[:2] for lines in found if "msrc21" in lines[0].cell.data]
     means = [mean_of([lines[i].pixel_difference.value for lines in pairs]).value for i in (0, 1)]
-    assert "On MSRC-21 it has {:.1f} more on average, `tuned` {:.1f}".format(*means) in page
+    assert "On MSRC-21 it has {:.1f} more on average, `centred` {:.1f}".format(*means) in page
 
 
 def test_the_classes_that_evened_costs():
@@ -332,39 +299,12 @@ def test_fixed_beside_evened():
     assert f"has the higher mean in {higher} of the {len(lines)} cells of photographs that have both" in page
 
 
-def gains():
-    """The table of the README: mIoU, and its difference at equal seeds."""
-    cells = {
-        "CamVid, validation images, long": ("full", ("camvid", FCN, "adamw", 2000)),
-        "CamVid, validation images, long, DeepLabV3+": ("further", ("camvid", NEAR, "adamw", 1000)),
-        "MSRC-21, unscaled, whole": ("recipe", WHOLE),
-        "MSRC-21, long, unscaled": ("unscaled", ("msrc21_unscaled", FCN, "adamw", 2000)),
-        "MSRC-21, long, unscaled, DeepLabV3+": ("unscaled", ("msrc21_unscaled", NEAR, "adamw", 2000)),
-        "MSRC-21, long, unscaled, SGD": ("unscaled", ("msrc21_unscaled", FCN, "sgd", 2000)),
-        "MSRC-21, long": ("full", ("msrc21", FCN, "adamw", 2000)),
-        "CamVid, validation images, short": ("presets", ("camvid", FCN, "adamw", 800)),
-        "MSRC-21, short": ("presets", ("msrc21", FCN, "adamw", 800)),
-    }
-    for title, (name, cell) in cells.items():
-        lines = {line.arm: line for line in lines_of(name, PLANNED) if line.own and line.cell == cell}
-        lines = {arm: line for arm, line in lines.items() if arm == "plain" or line.verdict}  # else too few seeds
-        row = [f"{lines['plain'].miou.value:.1f}"]
-        row += [
-            f"{lines[arm].miou.value:.1f} ({signed_pair(lines[arm].difference)})" if arm in lines else ""
-            for arm in ("plain_overlap", "paper", "released", "tuned")
-        ]
-        row.append(signed_pair(lines["tuned"].pixel_difference))
-        yield f"| {title} | {' | '.join(row)} |"
-
-
 @pytest.mark.parametrize(
     ("page", "name", "rows"),
     [
-        ("results.md", "cells", cell_rows),
         ("results.md", "parts", part_rows),
         ("results.md", "adapting", adapting_rows),
         ("results.md", "evened", evened_rows),
-        ("../README.md", "gains", gains),
     ],
 )
 def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):

@@ -151,6 +151,19 @@ def test_a_digest_sees_what_a_preset_fills_in_and_only_where_one_does(monkeypatc
     assert digest_of(released, None) != before
 
 
+def test_of_a_weight_for_overlap_a_digest_does_not_see_whose_it_is():
+    of = {
+        (preset, weight): digest_of(change(find_recipe("synthetic"), {"model.preset": preset, **given}), None)
+        for preset in ("tuned", "centred", "released")
+        for weight in (None, 0.0, 1.0, 3)
+        for given in ({} if weight is None else {"model.loss_arguments": {"overlap_weight": weight}},)
+    }
+    assert of["tuned", None] == of["tuned", 3] == of["centred", 3]
+    assert of["centred", None] == of["centred", 0.0] == of["tuned", 0.0]
+    assert of["tuned", 1.0] == of["centred", 1.0]
+    assert len(set(of.values())) == 6  # three weights, of two classifiers
+
+
 def test_a_job_can_be_trained_by_itself(tmp_path):
     job = make_plan(SYNTHETIC)[1]
     write_record(tmp_path, {**job.describe(), "status": "done"})

@@ -58,8 +58,10 @@ def test_the_jobs_are_those_of_the_results(name, tmp_path, monkeypatch):
     assert len(jobs) == len({job.id for job in jobs})
     with (RESULTS / f"{name}.csv").open(newline="") as file:
         columns = ("data", "model", "optimiser", "steps", "arm", "seed")
-        there = {".".join(row[column] for column in columns): row["digest"] for row in csv.DictReader(file)}
-    assert {job.id: job.digest for job in jobs} == there
+        rows = {".".join(row[column] for column in columns): row for row in csv.DictReader(file)}
+    assert {job.id: job.digest for job in jobs} == {name: row["digest"] for name, row in rows.items()}
+    shared = {name: row["shared"] for name, row in rows.items() if row.get("shared")}  # older rows have none
+    assert {job.id: job.shared for job in jobs if job.id in shared} == shared
     assert join[:2] == ["study", "table"]
     assert join[-1] == f"runs/{name}.csv"
 

@@ -18,6 +18,7 @@ from study_pages import (
     beside_both,
     beside_evened,
     by_arm,
+    line_of,
     lines_of,
     records_of,
     rows_of,
@@ -31,9 +32,9 @@ EVENED = ("evened", "two_evened")  # of round fifteen: every class counts alike 
 
 
 def beside_tuned():
-    """Of each arm of round seven: mIoU and pixel accuracy, `tuned` subtracted, on both data sets."""
-    lines = by_arm(lines_of("rest", baseline="tuned"))
-    arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "tuned", *EVENED))
+    """Of each arm of round seven: mIoU and pixel accuracy, `centred` subtracted, on both data sets."""
+    lines = by_arm(lines_of("rest", baseline="centred"))
+    arms = dict.fromkeys(arm for arm, *_ in lines if arm not in ("plain", "centred", *EVENED))
     for arm, optimiser in [*((arm, "adamw_fast") for arm in arms), ("third", "sgd")]:
         found = [lines[arm, data, FCN, optimiser, 800] for data in ("camvid_held_out", "msrc21")]
         numbers = [signed_pair(one) for line in found for one in (line.difference, line.pixel_difference)]
@@ -47,8 +48,8 @@ def test_the_table_of_round_seven():
 
 
 def nine_rows():
-    """Of round nine: mIoU beside `tuned` in the four cells of MSRC-21 with the DeepLabV3+ that fits, and over them."""
-    lines = by_arm(lines_of("fits", baseline="tuned"))
+    """Of round nine: mIoU beside `centred` in four cells of MSRC-21 with the DeepLabV3+ that fits, and over them."""
+    lines = by_arm(lines_of("fits", baseline="centred"))
     for arm in ("fixed", "detached", "still", "bias", "slow"):
         found = [lines[arm, "msrc21", NEAR, name, steps] for name in ("adamw", "sgd") for steps in (200, 800)]
         means = [
@@ -59,9 +60,9 @@ def nine_rows():
 
 
 def eleven_rows():
-    """Of round eleven: `half`, and `fixed` where it ran, beside `tuned`."""
+    """Of round eleven: `half`, and `fixed` where it ran, beside `centred`."""
     for name in ("unscaled", "fits", "scenes"):
-        lines = by_arm(lines_of(name, PLANNED, baseline="tuned"))
+        lines = by_arm(lines_of(name, PLANNED, baseline="centred"))
         for cell in (cell for arm, *cell in lines if arm == "half"):
             half, fixed = lines[("half", *cell)], lines.get(("fixed", *cell))
             numbers = [signed_pair(half.difference), signed_pair(half.pixel_difference)]
@@ -70,11 +71,11 @@ def eleven_rows():
 
 
 def twelve_rows():
-    """Of round twelve: `present` beside `tuned` and beside plain."""
+    """Of round twelve: `present` beside `centred` and beside plain."""
     for name in ("unscaled", "ends", "presets", "scenes"):
-        beside = {base: by_arm(lines_of(name, PLANNED, baseline=base)) for base in ("tuned", "plain")}
-        for cell in (cell for arm, *cell in beside["tuned"] if arm == "present"):
-            from_tuned, from_plain = (beside[base][("present", *cell)] for base in ("tuned", "plain"))
+        beside = {base: by_arm(lines_of(name, PLANNED, baseline=base)) for base in ("centred", "plain")}
+        for cell in (cell for arm, *cell in beside["centred"] if arm == "present"):
+            from_tuned, from_plain = (beside[base][("present", *cell)] for base in ("centred", "plain"))
             found = from_tuned.difference, from_tuned.pixel_difference, from_plain.difference
             yield f"| {' | '.join([*map(str, cell), *map(signed_pair, found)])} |"
 
@@ -83,20 +84,20 @@ SCALED = ("msrc21", FCN, "adamw", 2000)  # of studies/unscaled.toml: the one cel
 
 
 def without_bias(names=("unscaled", "ends", "presets", "scenes")):
-    """Models of `relative` without their bias, which are those of `tuned` trained once more, beside these; by cell."""
+    """Models of `relative` without their bias, which are `centred` trained once more, beside these; by cell."""
     for name in names:
         records = part_of(records_of(name), {"seeds": PLANNED})
         scores = {(*(one[axis] for axis in CELL), one["arm"], one["seed"]): one["answers"] for one in records}
         again = {}
         for (*cell, arm, seed), answers in scores.items():
             if arm == "relative":
-                other = scores[(*cell, "tuned", seed)]["context"]["miou"]
+                other = scores[(*cell, "centred", seed)]["context"]["miou"]
                 again.setdefault(tuple(cell), []).append(answers["context_alone"]["miou"] - other)
         yield from ((name, cell, mean_of(differences)) for cell, differences in again.items())
 
 
 def thirteen_rows():
-    """Of round thirteen: `relative` beside the same models' answers without it, those beside `tuned`; beside plain."""
+    """Of round thirteen: `relative` beside the same models' answers without it, those beside `centred`; and plain."""
     for name, cell, again in without_bias():
         if (name, cell) != ("unscaled", SCALED):
             line = told_apart(name, cell, PLANNED)
@@ -177,9 +178,9 @@ def test_relative_in_all_cells():
     long = [(name, cell) for name, cell in cells if name in ("unscaled", "ends", "further")]
     arms = {
         arm: sum(by_arm(lines_of(name))[(arm, *cell)].verdict == "ahead" for name, cell in long)
-        for arm in ("relative", "tuned")
+        for arm in ("relative", "centred")
     }
-    assert (len(long), arms) == (7, {"relative": 6, "tuned": 5})
+    assert (len(long), arms) == (7, {"relative": 6, "centred": 5})
     again = {(name, cell): from_plain_without_bias(name, cell) for name, cell in long}
     met = [cell for cell, one in again.items() if one.value >= 1.0 and sign(one) > 0]
     assert met == [key for key in long if by_arm(lines_of(key[0]))[("relative", *key[1])].verdict == "ahead"]
@@ -187,9 +188,9 @@ def test_relative_in_all_cells():
     assert "The second time it met the goal in six of seven long cells, the first time in five." in results
     grid = ("msrc21", "deeplabv3plus_mobilenetv2")  # the model that does not fit is not of the eight
     eight = [key for key in cells if key[0] in ("presets", "fits") and key[1][:2] != grid]
-    beside = [by_arm(lines_of(name, PLANNED, baseline="tuned"))[("relative", *cell)].difference for name, cell in eight]
+    beside = [line_of("relative", name, cell, "centred").difference.value for name, cell in eight]
     assert len(eight) == 8
-    assert f"over the eight short cells it is {mean_of([one.value for one in beside]).value:.1f} above `tuned`" in page
+    assert f"over the eight short cells it is {mean_of(beside).value:.1f} above `centred`" in page
 
 
 def from_plain_without_bias(name, cell):
@@ -222,7 +223,7 @@ def test_round_sixteen_in_words():
     page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
     long = (("ends", HELD_OUT), ("unscaled", UNSCALED))
     below = {
-        (arm, name): -next(beside_both(name, cell, arm, ("tuned",))).value
+        (arm, name): -next(beside_both(name, cell, arm, ("centred",))).value
         for arm in ("relative_03", "relative_01", "relative_3")
         for name, cell in long
     }
@@ -230,7 +231,7 @@ def test_round_sixteen_in_words():
     order = [(arm, name) for name in ("unscaled", "ends") for arm in ("relative_03", "relative_01")]
     assert f"{words} {{:.1f}} below)".format(*(below[one] for one in order)) in page
     assert [f"{-below['relative_3', name]:.1f}" for name, _ in long] == ["0.3", "0.3"]
-    assert "(Beside `tuned` alone it is 0.3 above in both, within the noise.)" in page
+    assert "(Beside `centred` alone it is 0.3 above in both, within the noise.)" in page
     found = [
         next(beside_both(name, cell, arm)).value
         for arm in ("relative_01", "relative_03", "relative_3")
@@ -257,10 +258,10 @@ SEVENTEEN = (("further", (("msrc21", NEAR, "adamw", 2000), ("msrc21", FCN, "sgd"
 def seventeen_rows():
     """Of round seventeen: `relative` in the cells that it had not been run in."""
     for name, cells in SEVENTEEN:
-        beside = {base: by_arm(lines_of(name, PLANNED, baseline=base)) for base in ("tuned", "plain")}
+        beside = {base: by_arm(lines_of(name, PLANNED, baseline=base)) for base in ("centred", "plain")}
         for cell in cells or [tuple(cell) for arm, *cell in beside["plain"] if arm == "relative"]:
             line = told_apart(name, cell, PLANNED)
-            found = (beside[base][("relative", *cell)] for base in ("tuned", "plain"))
+            found = (beside[base][("relative", *cell)] for base in ("centred", "plain"))
             others = [signed_pair(one.difference) for one in found]
             verdict = beside["plain"][("relative", *cell)].verdict
             told = signed(line.difference), signed(line.pixel_difference)
@@ -273,26 +274,26 @@ def test_the_shares_of_round_fifteen():
         words = []
         for name, model in (("presets", "FCN"), ("fits", "DeepLabV3+")):
             found = [lines for lines in beside_evened(name) if lines[0].cell.data == data]
-            shares = [100 * evened.difference.value / tuned.difference.value for evened, tuned, _ in found]
+            shares = [100 * evened.difference.value / centred.difference.value for evened, centred, _ in found]
             words.append(f"{min(shares):.0f} to {max(shares):.0f} % with {model}")
         assert f"| {', '.join(words)} |" in page
 
 
 def test_generated_scenes_without_the_balance():
-    """`entropy` is `tuned` without it, `unsure` is `evened` without it."""
+    """`entropy` is `centred` without it, `unsure` is `evened` without it."""
     search, page = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
     cells = [("scenes", "deeplabv3plus", rate, 150) for rate in ("adamw", "adamw_fast")]
-    beside = {base: by_arm(lines_of("scenes", PLANNED, baseline=base)) for base in ("plain", "tuned", "evened")}
+    beside = {base: by_arm(lines_of("scenes", PLANNED, baseline=base)) for base in ("plain", "centred", "evened")}
 
     def lower(arm, base):
         found = [beside[base][(arm, *cell)].difference for cell in cells]
         return tuple(f"{-one.value:.1f} ± {one.error:.1f}" for one in found)
 
-    assert "{} and, at the higher rate, {} below `tuned`".format(*lower("entropy", "tuned")) in search
+    assert "{} and, at the higher rate, {} below `centred`".format(*lower("entropy", "centred")) in search
     assert "{} and {} below plain".format(*lower("unsure", "plain")) in search
     assert "{} and {} below `evened`".format(*lower("unsure", "evened")) in search
     assert "(`unsure`) give nothing, -{} and -{} from plain".format(*lower("unsure", "plain")) in page
-    kept = [beside["plain"][(arm, *cell)].difference.value for cell in cells for arm in ("entropy", "tuned")]
+    kept = [beside["plain"][(arm, *cell)].difference.value for cell in cells for arm in ("entropy", "centred")]
     assert "(`entropy`) keeps {:.1f} of {:.1f} and {:.1f} of {:.1f} points".format(*kept) in page
 
 
@@ -301,20 +302,20 @@ def fifteen_rows():
     for name in ("rest", "ends", "unscaled"):
         lines = by_arm(lines_of(name, PLANNED))
         for cell in (cell for arm, *cell in lines if arm == "two_evened"):
-            found = [lines[(arm, *cell)] for arm in (*EVENED, "fixed", "tuned")]
+            found = [lines[(arm, *cell)] for arm in (*EVENED, "fixed", "centred")]
             numbers = [f"{signed_pair(line.difference)}, {signed_pair(line.pixel_difference)}" for line in found]
             yield f"| {' | '.join([*map(str, cell), *numbers])} |"
 
 
 def eighteen_rows():
-    """Of round eighteen: mIoU and pixel accuracy beside `tuned` on generated scenes, and how far its oracle is."""
-    lines = by_arm(lines_of("scenes", PLANNED, baseline="tuned"))
+    """Of round eighteen: mIoU and pixel accuracy beside `centred` on generated scenes, and how far its oracle is."""
+    lines = by_arm(lines_of("scenes", PLANNED, baseline="centred"))
     for arm, weight in (("oracle_3", "3"), ("oracle_03", "0.3")):
         row = [f"`{arm}`", weight]
         for optimiser in ("adamw", "adamw_fast"):
             cell = ("scenes", "deeplabv3plus", optimiser, 150)
             line = lines[(arm, *cell)]
-            oracles = (scores("scenes", cell, one, "oracle") for one in (arm, "tuned"))
+            oracles = (scores("scenes", cell, one, "oracle") for one in (arm, "centred"))
             row += [signed_pair(one) for one in (line.difference, line.pixel_difference, apart(*oracles))]
         yield f"| {' | '.join(row)} |"
 

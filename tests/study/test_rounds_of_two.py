@@ -31,11 +31,11 @@ SHORT = [
 ]
 CHOSEN = (HELD_OUT, UNSCALED[0])  # of these eight, where round nineteen had chosen
 RATES = ("adamw", "adamw_fast")
-TWICE = (("overlap_3", "joined"), ("tuned", "relative"))  # either recipe, trained twice: the second without its bias
+TWICE = (("tuned", "joined"), ("centred", "relative"))  # either recipe, trained twice: the second without its bias
 
 
 def row_of(name, cell, arm):
-    """With its bias beside two trainings of `tuned`, what the bias is of it, and the whole from plain."""
+    """With its bias beside two trainings of `centred`, what the bias is of it, and the whole from plain."""
     line = line_of(arm, name, cell, "plain")
     numbers = [*beside_both(name, cell, arm, biased=True), told_apart(name, cell, PLANNED, arm).difference]
     return [*map(str, cell), *map(signed, numbers), signed_pair(line.difference), line.verdict]
@@ -62,8 +62,8 @@ def test_round_twenty_two_in_words():
     met = [line_of("joined", *one, "plain").verdict == "ahead" for one in LONG]
     assert met == [True, False, False, True]
     assert "it meets the goal in two of the four long cells" in page
-    short = mean_of([line_of("joined", *one, "tuned").difference.value for one in SHORT])
-    assert f"over the four short cells it is {short.value:.1f} above `tuned`" in page
+    short = mean_of([line_of("joined", *one, "centred").difference.value for one in SHORT])
+    assert f"over the four short cells it is {short.value:.1f} above `centred`" in page
     ours, theirs = TWICE
     both = [tuple(beside_both(*one, ours, theirs)) for one in (*LONG, *SHORT)]
     over, pixels = (mean_of([one[i].value for one in both]) for i in (0, 1))
@@ -90,20 +90,21 @@ def test_generated_scenes_with_both_in_words():
     found, alone, twice, fine = [], [], [], []
     for rate in RATES:
         cell = ("scenes", "deeplabv3plus", rate, 150)
-        runs = (one for one in again if (one["arm"], one["optimiser"]) == ("tuned", rate))
-        tuned = {str(one["seed"]): one["answers"]["context"]["miou"] for one in runs}
-        found.append(apart(scores("scenes", cell, "joined", "context"), tuned))
-        runs = scores("scenes", cell, "joined", "context_alone"), scores("scenes", cell, "overlap_3", "context")
-        alone.append(apart(runs[0], tuned))
-        coarse = {seed: (runs[0][seed] + runs[1][seed]) / 2 for seed in tuned}
-        twice.append(apart(coarse, tuned))
-        fine += [apart(scores("scenes", cell, "overlap_fine", "context"), other) for other in (coarse, tuned)]
+        runs = (one for one in again if (one["arm"], one["optimiser"]) == ("centred", rate))
+        centred = {str(one["seed"]): one["answers"]["context"]["miou"] for one in runs}
+        found.append(apart(scores("scenes", cell, "joined", "context"), centred))
+        runs = scores("scenes", cell, "joined", "context_alone"), scores("scenes", cell, "tuned", "context")
+        alone.append(apart(runs[0], centred))
+        coarse = {seed: (runs[0][seed] + runs[1][seed]) / 2 for seed in centred}
+        twice.append(apart(coarse, centred))
+        fine += [apart(scores("scenes", cell, "overlap_fine", "context"), other) for other in (coarse, centred)]
     assert [one.n for one in found] == [3, 3]
-    assert "generated scenes it is {} and, at the higher rate, {} from `tuned`".format(*map(signed_pair, found)) in page
-    words = "without its bias it is {} and, at the higher rate, {}; from `tuned` on the same cores {} and {}."
+    words = "generated scenes it is {} and, at the higher rate, {} from `centred`"
+    assert words.format(*map(signed_pair, found)) in page
+    words = "without its bias it is {} and, at the higher rate, {}; from `centred` on the same cores {} and {}."
     assert words.format(*(signed_pair(fine[i]) for i in (0, 2, 1, 3))) in page
     assert "both together {} and {}: there is no loss".format(*(told(one, 1) for one in twice)) in page
-    assert "second training is {} and, at the higher rate, {} from `tuned`".format(*map(signed_pair, alone)) in page
+    assert "second training is {} and, at the higher rate, {} from `centred`".format(*map(signed_pair, alone)) in page
 
 
 def test_what_was_expected_is_beside_what_was_found():
@@ -123,7 +124,7 @@ def test_what_was_expected_is_beside_what_was_found():
     )
     held_out = both("aware", *HELD_OUT)
     assert f"| {-held_out[0]:.1f} *below* and {held_out[1]:.1f} |" in page
-    words = "beside two trainings of `tuned` {:+.1f} and {:+.1f} (FCN), {:+.1f} and {:+.1f} (DeepLabV3+), `aware` on"
+    words = "beside two trainings of `centred` {:+.1f} and {:+.1f} (FCN), {:+.1f} and {:+.1f} (DeepLabV3+), `aware` on"
     assert words.format(fcn[0], fcn[2], near[0], near[2]) in results
     without = [told_apart(*one, PLANNED).difference.value for one in (*UNSCALED, HELD_OUT)]
     assert "what it gives without that gradient ({:.1f}, {:.1f} and {:.1f})".format(*without) in page
@@ -134,7 +135,7 @@ def test_what_was_expected_is_beside_what_was_found():
         shown = f"{value:.1f}" if value > 0 else f"{-value:.1f} *below*"
         plain = line_of("joined", name, cell, "plain").difference.value
         assert re.search(rf"\| {re.escape(row)}[^|]*\| {re.escape(shown)} \({plain:.1f}\) \|", page)
-    short = [mean_of([line_of("joined", *one, "tuned").difference.value for one in SHORT[i : i + 2]]) for i in (0, 2)]
+    short = [mean_of([line_of("joined", *one, "centred").difference.value for one in SHORT[i : i + 2]]) for i in (0, 2)]
     assert f"0.4 with DeepLabV3+ | {short[0].value:.1f} and {short[1].value:.1f} |" in page
     means = {
         (arm, answer): mean_of(list(scores(*UNSCALED[0], arm, answer).values())).value

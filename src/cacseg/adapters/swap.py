@@ -63,8 +63,8 @@ def convert(
         auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
             config of a model of transformers or the heads of mmsegmentation say, else 0.4.
         classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
-            `loss_arguments` has its own. With `preset="tuned"` classifier and losses have a feature where the model's
-            own upsampling of the scores has it, with `align_corners=True` as without.
+            `loss_arguments` has its own. With the presets "tuned" and "centred" classifier and losses have a feature
+            where the model's own upsampling of the scores has it, with `align_corners=True` as without.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert needs an nn.Module; got {type(model).__name__}.")

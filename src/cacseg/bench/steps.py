@@ -21,7 +21,7 @@ Mode = Literal["eager", "graph", "compile", "compiled-graph"]
 MODES = ("eager", "graph", "compile", "compiled-graph")
 Steps = dict[str, Callable[[], object]]
 LOOPED = "looped"
-OVERLAP = {"overlap": "features", "overlap, labels": "labels"}  # rows, and the size at which they compare
+AT_LABELS = "overlap, labels"
 
 
 def loss_steps(
@@ -37,8 +37,8 @@ def loss_steps(
     looped: bool = True,
     overlap: bool = False,
 ) -> Steps:
-    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped", the default with
-    the loss for overlap at either size."""
+    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped", and the default with
+    its loss for overlap at the labels' size."""
     torch.manual_seed(0)
     features = torch.randn(batch, channels, size, size, device=device, dtype=dtype, requires_grad=True)
     labels = torch.randint(0, classes, (batch, size * ratio, size * ratio), device=device)  # every class is present
@@ -51,10 +51,9 @@ def loss_steps(
         modules.append(classifier)
         if preset == "released" and looped and mode == "eager":
             losses[LOOPED] = lambda one=classifier: looped_loss(one, features, labels)  # type: ignore[misc]
-    for row, place in OVERLAP.items() if overlap else ():
+    if overlap:
         classifier = ContextAwareClassifier.from_conv(conv, preset=DEFAULT)
-        criterion = ContextLoss(DEFAULT, overlap_weight=3.0, overlap_at=place)  # type: ignore[arg-type]
-        losses[row] = _our_loss(classifier, criterion, features, labels)
+        losses[AT_LABELS] = _our_loss(classifier, ContextLoss(DEFAULT, overlap_at="labels"), features, labels)
         modules.append(classifier)
     parameters = [features, *(one for module in modules for one in module.parameters())]
 

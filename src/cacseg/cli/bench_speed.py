@@ -29,7 +29,7 @@ Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
 ]
-Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: tuned, released or paper.")]
+Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: tuned, centred, released or paper.")]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
@@ -110,7 +110,7 @@ def loss(
     looped: Looped = True,
     overlap: Annotated[
         bool,
-        typer.Option("--overlap", help="With the loss for overlap, at either size, as rows."),
+        typer.Option("--overlap", help="With the default's loss for overlap at the labels' size, as a row."),
     ] = False,
     rounds: Rounds = 10,
     threads: Threads = 2,

@@ -106,7 +106,7 @@ def create_model(
             metadata may state the padding, mean and std that go with them.
         auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
             without the head.
-        preset: "tuned", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
+        preset: "tuned", "centred", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
         ignore_index: the label that takes no part.
         class_weights, label_smoothing: of every cross-entropy.
         dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.

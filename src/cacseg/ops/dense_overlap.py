@@ -23,27 +23,32 @@ def _overlap_sums(logits: Tensor, fitted: Tensor) -> Tensor:
 
     logits [b, n, *spatial] and labels [b, *spatial], or points [P, n] and [P]; labels are -1 where they take no part.
     """
-    tiles = _tiles(logits, logits, fitted)
-    return reduce(torch.add, (sums_of(probabilities, targets, dim=1) for _, probabilities, targets in tiles))
+    tiles = _tiles(logits, fitted, *_split(logits))
+    return reduce(torch.add, (sums_of(probabilities, targets, dim=1) for probabilities, targets in tiles))
 
 
 def _overlap_sums_backward(of_sums: Tensor, logits: Tensor, fitted: Tensor) -> Tensor:
     """The gradient of the logits."""
     gradient = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
-    for of_tile, probabilities, targets in _tiles(gradient, logits, fitted):
-        of_tile.copy_(of_scores(of_sums, probabilities, targets, dim=1))
+    size, rows = _split(logits)
+    for of_tile, tile in zip(gradient.split(size, rows), _tiles(logits, fitted, size, rows), strict=True):
+        of_tile.copy_(of_scores(of_sums, *tile, dim=1))
     return gradient
 
 
-def _tiles(result: Tensor, logits: Tensor, fitted: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Of each tile its part of the result, its probabilities, 0 where ignored, and its labels, there -1."""
+def _split(logits: Tensor) -> tuple[int, int]:
+    """How many rows a tile has, and the dimension that they lie along."""
     rows = 2 if logits.ndim > 2 else 0
     elements = interpolation.CPU_TILE_ELEMENTS if logits.device.type == "cpu" else interpolation.GPU_TILE_ELEMENTS
-    size = max(1, elements * logits.shape[rows] // logits.numel())
+    return max(1, elements * logits.shape[rows] // logits.numel()), rows
+
+
+def _tiles(logits: Tensor, fitted: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each tile its probabilities, 0 where ignored, and its labels, there -1."""
     dtype = widen(logits[:0]).dtype
-    parts = (one.split(size, rows) for one in (result, logits, fitted[:, None]))
-    for of_tile, scores, targets in zip(*parts, strict=True):
-        yield of_tile, scores.softmax(dim=1, dtype=dtype).masked_fill_(targets < 0, 0.0), targets
+    parts = (one.split(size, rows) for one in (logits, fitted[:, None]))
+    for scores, targets in zip(*parts, strict=True):
+        yield scores.softmax(dim=1, dtype=dtype).masked_fill_(targets < 0, 0.0), targets
 
 
 def sums_of(probabilities: Tensor, targets: Tensor, dim: int) -> Tensor:

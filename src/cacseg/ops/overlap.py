@@ -26,7 +26,11 @@ def overlap_loss(
     check_logits(logits)
     num_classes = logits.shape[1]
     check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
-    fitted = fit_labels(labels, logits.shape[2:], num_classes, ignore_index)
+    return fitted_overlap_loss(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index))
+
+
+def fitted_overlap_loss(logits: Float[Tensor, "b n *spatial"], fitted: Int[Tensor, "b *spatial"]) -> Float[Tensor, ""]:
+    """`overlap_loss` for labels of the logits' size that are -1 where they take no part."""
     return loss_of_sums(*overlap_sums(logits, fitted).unbind())
 
 

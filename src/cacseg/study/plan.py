@@ -13,7 +13,7 @@ from typing import Any
 
 from cacseg.engine.inference import Inference
 from cacseg.models.deeplabv3plus import DILATIONS
-from cacseg.presets import get_preset
+from cacseg.presets import DEFAULT, fill, get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
 from cacseg.recipes.named import find_recipe
@@ -93,7 +93,10 @@ def make_plan(
             config = _with_root(change(find_recipe(choice.recipe), _merged(*layers, decided)), data, roots)
             check_supported(config)
             digest = digest_of(config, choice.held_out)
-            shared = digest_of(change(find_recipe(choice.recipe), _merged(*layers[:-1], decided)), choice.held_out)
+            beside = change(find_recipe(choice.recipe), _merged(*layers[:-1], decided))
+            if beside.model.preset == DEFAULT:  # which arms say for themselves; older results have the default of then
+                beside = change(beside, {"model.preset": "centred"})
+            shared = digest_of(beside, choice.held_out)
         except (ValueError, OSError) as error:
             raise ValueError(f"{where}: {error}") from error
         jobs.append(
@@ -154,7 +157,14 @@ def digest_of(config: Config, held_out: float | None) -> str:
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
-    seen["model.preset"] = None if config.model.classifier == "plain" else _filled_in(config.model.preset)
+    seen["model.preset"] = None
+    if config.model.classifier != "plain":
+        filled, given = _filled_in(config.model.preset), dict(seen["model.loss_arguments"])
+        # Older results gave the overlap its weight by hand: from a preset or from there it is the same setting.
+        weight = fill(given.pop("overlap_weight", None), filled.pop("overlap_weight", 0.0))
+        if weight != 0.0:
+            given["overlap_weight"] = float(weight)
+        seen |= {"model.preset": filled, "model.loss_arguments": given}
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
 
 
