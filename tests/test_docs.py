@@ -33,11 +33,12 @@ def cost_rows():
     """One row for each entry of the benchmark, one column for each recorded run."""
     runs = [
         json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["rows"]
-        for name in ("cpu_float32", "h200_float32", "h200_bfloat16")
+        for name in ("arm_cpu_float32", "h200_float32", "h200_bfloat16")
     ]
     titles = {
         "plain": "plain",
         "tuned": "`tuned`",
+        "centred": "`centred`: without its loss for overlap",
         "released": "`released`",
         "paper": "`paper`",
         "looped": "`released`, looped over classes",
@@ -45,6 +46,9 @@ def cost_rows():
     for key, title in titles.items():
         cells = []
         for rows in runs:
+            if key not in rows:
+                cells.append("")
+                continue
             row, base = rows[key], rows["plain"]
             cell = f"{row['time_ratio']:.2f}x"
             if row["memory_mib"] is not None:
@@ -73,10 +77,24 @@ def test_the_other_cpu_in_words():
     seconds = " s beside ".join(f"{row['time_ms'] / 1e3:.2f}" for row in (tuned, plain))
     of = {name: (f"{row['time_ratio']:.2f}x", f"{row['memory_ratio']:.2f}x") for name, row in rows.items()}
     assert f"it is {of['tuned'][0]} ({least} to {most} from round to round; {seconds}) and {of['tuned'][1]}" in page
-    assert f"{of['released'][0]} and {of['paper'][0]} for `released` and `paper`" in page
-    assert f"(off by default) it takes {' and '.join(of['overlap'])}, at the size of the labels" in page
-    assert f'(`overlap_at="labels"`) {" and ".join(of["overlap, labels"])}: it upsamples' in page
-    assert f"cores, 2026-11-17, {of['tuned'][0]} time, {least} to {most}, and {of['tuned'][1]} memory)" in readme
+    said = ", ".join(of[name][0] for name in ("centred", "released"))
+    assert f"{said} and {of['paper'][0]} for `centred`, `released` and `paper`" in page
+    assert f'(`overlap_at="labels"`) it takes {" and ".join(of["overlap, labels"])}: it upsamples' in page
+    assert f"{least} to {most} from round to round" in readme
+
+
+def test_the_graphs_and_steps_in_words():
+    readme = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    graphs = [entry["rows"]["tuned"]["time_ratio"] for entry in recorded("h200_loss_graph")]
+    assert "as a CUDA graph `tuned` takes {:.2f}x in float32 and {:.2f}x in bfloat16".format(*graphs) in readme
+    of = {
+        (entry["dtype"], entry["auxiliary"]): f"{entry['rows']['context']['time_ratio']:.2f}x"
+        for entry in recorded("h200_step")
+        if entry["preset"] == "tuned"
+    }
+    with_head, without = ([of[dtype, head] for dtype in ("float32", "bfloat16")] for head in (True, False))
+    assert "takes {} (float32) and {} (bfloat16) of the plain one".format(*with_head) in readme
+    assert "{} and {} without the auxiliary head".format(*without) in readme
 
 
 def times(rows, name):
@@ -94,9 +112,9 @@ def speed_tables():
     loss = []
     for index, dtype in enumerate(("float32", "bfloat16")):
         eager, graph = recorded(f"h200_{dtype}")["rows"], recorded("h200_loss_graph")[index]["rows"]
-        names = ("plain", "tuned", "released", "paper", "looped")
+        names = ("plain", "tuned", "centred", "released", "paper", "looped")
         loss.append(f"| {dtype}, eager | " + " | ".join(times(eager, name) for name in names) + " |")
-        loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:4]) + " | |")
+        loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:-1]) + " | |")
     step = []
     for entry in recorded("h200_step"):
         title = f"| `{entry['preset']}`, {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
@@ -127,7 +145,7 @@ def test_the_snippets_of_the_readme_run():
         names = {}
         exec(block, names)
         assert names["logits"].shape == names["plain"].shape == names["oracle"].shape == (2, 19, 128, 128)
-        assert set(names["losses"]) == {"plain", "context", "oracle", "distillation", "auxiliary", "total"}
+        assert set(names["losses"]) == {"plain", "context", "oracle", "distillation", "overlap", "auxiliary", "total"}
 
 
 def test_the_commands_of_the_readme_exist():

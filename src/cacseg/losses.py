@@ -42,7 +42,7 @@ class ContextLoss(nn.Module):
     Args:
         preset: "tuned" (the default), "centred", "released" (the authors' code) or "paper"; fills in what is left None
             (see `cacseg.presets`).
-        plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms.
+        plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms of Eq. (8).
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
         entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
         distillation_scope: means within each "image", or over the pixels of the "batch" together.
