@@ -24,6 +24,7 @@ def records_of(name):
     return read_records([RESULTS / f"{name}.csv"])
 
 
+@functools.cache
 def lines_of(name, seeds=None, arms=None, baseline="plain"):
     only = {axis: names for axis, names in (("seeds", seeds), ("arms", arms)) if names is not None}
     return summarise(part_of(records_of(name), only), baseline)

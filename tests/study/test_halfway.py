@@ -68,9 +68,11 @@ def repeatable(monkeypatch):
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_it_ends_as_if_nothing_had_been(device, name, repeatable, tmp_path, monkeypatch):
+def test_it_ends_as_if_nothing_had_been(device, name, tmp_path, monkeypatch, request):
     """On a GPU the first steps after an interruption are not replayed, and draw another dropout: there without."""
     monkeypatch.setitem(training.LOOK_EVERY, "cuda", 5)
+    if device == "cuda":
+        request.getfixturevalue("repeatable")
     dropout = {"model.dropout": 0.0} if device == "cuda" else {}
     config = change(PLAN[1].config, {**ARGUMENTS, **dropout, "optimiser.name": name})
     data = load_data(config, None, torch.device(device))
