@@ -46,6 +46,11 @@ def shown(page, kind):
     return {name: table.strip() for name, table in found}
 
 
+def words_of(page):
+    """A page without its line breaks."""
+    return re.sub(r"\s+", " ", (DOCS / page).read_text())
+
+
 def rows_of(page, name):
     """The rows of the one table between the comments <!-- NAME: ... --> and <!-- /NAME -->."""
     (table,) = re.findall(rf"<!-- {name}: .*?-->\n(.*?)<!-- /{name} -->", (DOCS / page).read_text(), re.DOTALL)

@@ -5,13 +5,25 @@ from collections import Counter
 
 from cacseg.study.classes import read_classes
 from cacseg.study.summary import mean_of
-from study_pages import CELLS, DOCS, FCN, PLANNED, RESULTS, WHOLE, apart, lines_of, pair, scores, sign
+from study_pages import (
+    CELLS,
+    FCN,
+    PLANNED,
+    RESULTS,
+    WHOLE,
+    apart,
+    lines_of,
+    pair,
+    scores,
+    sign,
+    words_of,
+)
 
 HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 
 
 def test_the_whole_recipe_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     own = {
         arm: "plain" if arm == "plain" else "context"
         for arm in ("plain", "evened", "paper", "released", "centred", "tuned")
@@ -35,7 +47,7 @@ def test_the_whole_recipe_in_words():
     assert f"`tuned`, of which nothing was expected here, *loses* {loses}." in page
     assert later["tuned"] == f"-{loses}"
     assert f"plain gains {later['plain']}, and `tuned` loses {loses}." in page
-    readme = re.sub(r"\s+", " ", (DOCS / "../README.md").read_text())
+    readme = words_of("../README.md")
     assert f"plain gains {later['plain']} and the default loses {loses}." in readme
     beside = {arm: apart(whole["centred"], whole[arm]) for arm in own}
     words = f"`centred` is {pair(beside['evened'])} above `evened` (in each seed: 0.5, 0.9 and 2.5), "
@@ -72,7 +84,7 @@ def test_the_whole_recipe_in_words():
 
 
 def test_the_mean_of_both_answers_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
 
     def both(arm):
         found = {}

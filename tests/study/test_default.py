@@ -8,7 +8,6 @@ import pytest
 from cacseg.study.summary import mean_of
 from study_pages import (
     CELLS,
-    DOCS,
     FCN,
     NEAR,
     PHOTOGRAPHS,
@@ -23,14 +22,11 @@ from study_pages import (
     signed_pair,
     told,
     where_it_is,
+    words_of,
 )
 
 NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
 WITH_CONTROL = [name for name in CELLS if any(line.arm == "plain_overlap" for line in lines_of(name))]
-
-
-def words_of(page):
-    return re.sub(r"\s+", " ", (DOCS / page).read_text())
 
 
 def beside(base, names):

@@ -31,6 +31,7 @@ from study_pages import (
     sign,
     signed_pair,
     where_it_is,
+    words_of,
 )
 
 PAGE = (DOCS / "study.md").read_text()
@@ -109,7 +110,7 @@ def test_the_tables_of_the_results_are_those_of_the_records(page, kind, least):
 
 
 def test_the_counts_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     planned, all_of_them = own_of("centred", PLANNED), own_of("centred", None)
     assert len(planned) == 42
     assert all(line.difference.value > 0 for line in [*planned, *all_of_them])
@@ -142,7 +143,7 @@ def test_the_counts_in_words():
 
 def test_the_answers_of_the_same_models_in_words():
     """Context answers beside the plain answers of the very models, in every cell of `centred`."""
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     found = {}
     for name in CELLS:
         records = part_of(records_of(name), {"arms": ["centred"], "seeds": PLANNED})
@@ -221,7 +222,7 @@ def evened_rows():
 
 
 def test_the_counts_of_evened_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     found = list(beside_evened(*PHOTOGRAPHS))
     beside_plain, beside = (Counter(lines[i].verdict for lines in found) for i in (0, 2))
     assert beside_plain["above"] == 0
@@ -271,7 +272,7 @@ def test_the_counts_of_evened_in_words():
 
 
 def test_the_classes_that_evened_costs():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     falls, rises = [], []
     for name in ("full", "further"):
         rows = [row for row in read_classes([RESULTS / "classes" / f"{name}.csv"]) if row["own"] == "yes"]
@@ -288,7 +289,7 @@ def test_the_classes_that_evened_costs():
 
 
 def test_fixed_beside_evened():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     lines = [
         line
         for name in PHOTOGRAPHS

@@ -1,11 +1,19 @@
 """Round twenty-four of docs/search.md, by which overlap became part of the default, is what the records say."""
 
-import re
-
 import pytest
 
 from cacseg.study.summary import mean_of
-from study_pages import DOCS, FCN, NEAR, PLANNED, line_of, lines_of, rows_of, signed_pair, told
+from study_pages import (
+    FCN,
+    NEAR,
+    PLANNED,
+    line_of,
+    lines_of,
+    rows_of,
+    signed_pair,
+    told,
+    words_of,
+)
 
 SIX = [("rates", ("camvid_held_out", FCN, rule, 800)) for rule in ("adamw", "adamw_fast", "sgd", "sgd_fast")]
 SIX += [("rates", ("msrc21", FCN, rule, 800)) for rule in ("adamw_fast", "sgd_fast")]
@@ -63,7 +71,7 @@ def test_the_tables_are_those_of_the_records(page, name, rows):
 
 
 def test_the_rule_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     adamw, sgd, pixels = over(SIX, "adamw"), over(SIX, "sgd"), over(SIX, "", "pixel_difference")
     control = over(SIX, "", arm="plain_overlap", base="tuned")
     assert f"0.6 above in the mean of three cells with AdamW | {adamw.value:.1f} |" in page
@@ -80,7 +88,7 @@ def test_the_rule_in_words():
 
 
 def test_the_validation_split_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     adamw, sgd = over(TEN, "adamw"), over(TEN, "sgd")
     assert f"0.7 above `centred` over the six with AdamW | {adamw.value:.1f} |" in page
     assert f"0.2 below over the four with SGD | {sgd.value:.1f} *above* |" in page
@@ -92,7 +100,7 @@ def test_the_validation_split_in_words():
 
 
 def test_the_cells_that_were_left_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     values = [line_of("tuned", *one, "centred").difference.value for one in REST]
     assert f"it is {signed_pair(mean_of(values))} from `centred` over these nine" in page
     whole, from_plain = (line_of("tuned", *REST[-1], base) for base in ("centred", "plain"))

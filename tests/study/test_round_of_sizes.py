@@ -1,10 +1,7 @@
 """Round twenty-three of docs/search.md, overlap at two sizes and in new cells, is what the records say."""
 
-import re
-
 from cacseg.study.summary import mean_of
 from study_pages import (
-    DOCS,
     FCN,
     NEAR,
     PLANNED,
@@ -14,6 +11,7 @@ from study_pages import (
     rows_of,
     signed_pair,
     told,
+    words_of,
 )
 
 HELD_OUT = ("ends", ("camvid_held_out", FCN, "adamw", 1000))
@@ -35,10 +33,6 @@ SHORT = [
     for rule in ("adamw", "sgd")
     for steps in (200, 800)
 ]
-
-
-def words_of(page):
-    return re.sub(r"\s+", " ", (DOCS / page).read_text())
 
 
 def test_the_table_is_that_of_the_records():

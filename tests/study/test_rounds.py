@@ -1,7 +1,6 @@
 """docs/search.md, round by round, is what the records say."""
 
 import math
-import re
 
 import pytest
 
@@ -10,7 +9,6 @@ from cacseg.study.summary import mean_of
 from cacseg.study.tables import plus_minus, signed
 from study_pages import (
     CELL,
-    DOCS,
     FCN,
     NEAR,
     PLANNED,
@@ -26,6 +24,7 @@ from study_pages import (
     sign,
     signed_pair,
     told_apart,
+    words_of,
 )
 
 EVENED = ("evened", "two_evened")  # of round fifteen: every class counts alike in a loss of labels, without an oracle
@@ -119,7 +118,7 @@ def fourteen_rows():
 
 
 def test_the_means_of_round_thirteen():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     found = {"long": [], "short": [], "scenes": []}
     for name, cell, _ in without_bias():
         if (name, cell) != ("unscaled", SCALED):
@@ -137,12 +136,12 @@ def test_the_means_of_round_thirteen():
     assert (len(models), f"({min(models):.1f} to {max(models):.1f} in nine models of nine)" in page) == (9, True)
     words = "MSRC-21 unscaled, FCN, to the end: +{} (six seeds), with SGD +{}; from plain"
     told = (f"{line.difference.value:.1f} ± {line.difference.error:.1f}" for line in (adamw, sgd))
-    assert words.format(*told) in re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    assert words.format(*told) in words_of("results.md")
 
 
 def test_how_far_the_same_recipe_is_from_itself():
     """The spread of the means of three seeds between two trainings of one recipe, as the page has it."""
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     found = [again.value for name, _, again in without_bias() if name != "scenes"]
     spread = mean_of(found)
     words = f"over the {len(found)} cells of photographs {spread.value:.1f} on average, with a standard deviation of"
@@ -153,12 +152,12 @@ def test_how_far_the_same_recipe_is_from_itself():
     far = sum(sign(again) != 0 for again in both)
     most = max(abs(again.value) for again in both)
     words = f"in {far} of {len(both)}, and means of three seeds were up to {most:.1f} apart"
-    assert words in re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    assert words in words_of("results.md")
 
 
 def test_relative_in_all_cells():
     """The counts of round seventeen, and what the bias gives, in words."""
-    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    page, results = (words_of(name) for name in ("search.md", "results.md"))
     names = ("unscaled", "ends", "further", "presets", "fits", "scenes")
     cells = [(name, cell) for name, cell, _ in without_bias(names)]
     assert f"measured in {len(cells)} cells of three seeds and more" in page
@@ -220,7 +219,7 @@ def sixteen_rows():
 
 
 def test_round_sixteen_in_words():
-    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    page, results = (words_of(name) for name in ("search.md", "results.md"))
     long = (("ends", HELD_OUT), ("unscaled", UNSCALED))
     below = {
         (arm, name): -next(beside_both(name, cell, arm, ("centred",))).value
@@ -269,7 +268,7 @@ def seventeen_rows():
 
 
 def test_the_shares_of_round_fifteen():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     for data in ("camvid", "msrc21"):
         words = []
         for name, model in (("presets", "FCN"), ("fits", "DeepLabV3+")):
@@ -281,7 +280,7 @@ def test_the_shares_of_round_fifteen():
 
 def test_generated_scenes_without_the_balance():
     """`entropy` is `centred` without it, `unsure` is `evened` without it."""
-    search, page = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    search, page = (words_of(name) for name in ("search.md", "results.md"))
     cells = [("scenes", "deeplabv3plus", rate, 150) for rate in ("adamw", "adamw_fast")]
     beside = {base: by_arm(lines_of("scenes", PLANNED, baseline=base)) for base in ("plain", "centred", "evened")}
 

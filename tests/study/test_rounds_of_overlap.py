@@ -1,6 +1,5 @@
 """Rounds nineteen and twenty of docs/search.md, a loss for the overlap that mIoU scores, are what the records say."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -9,7 +8,6 @@ from cacseg.study.results import read_records
 from cacseg.study.summary import mean_of
 from cacseg.study.tables import signed
 from study_pages import (
-    DOCS,
     FCN,
     NEAR,
     PLANNED,
@@ -24,6 +22,7 @@ from study_pages import (
     sign,
     signed_pair,
     told,
+    words_of,
 )
 
 HELD_OUT = ("ends", ("camvid_held_out", FCN, "adamw", 1000))
@@ -109,7 +108,7 @@ def again(cell):
 
 
 def test_the_rounds_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     long, short, fits = (means(cells) for cells in (LONG, SHORT, FITS))
     new = means(NEW_SEEDS, ("3", "4", "5"))
     assert abs(long.value) <= long.error
@@ -128,7 +127,7 @@ def test_the_rounds_in_words():
 
 
 def test_overlap_as_a_loss_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "results.md").read_text())
+    page = words_of("results.md")
     long, short, fits = (means(cells) for cells in (LONG, SHORT, FITS))
     new = means(NEW_SEEDS, ("3", "4", "5"))
     assert f"With new seeds it is {told(new, 1, 2)} above in five cells" in page
@@ -169,7 +168,7 @@ def test_overlap_as_a_loss_in_words():
 
 
 def test_the_plain_classifier_with_the_loss_in_words():
-    page, search = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "search.md"))
+    page, search = (words_of(name) for name in ("results.md", "search.md"))
     beside = [line_of("centred", *one, "plain_overlap") for one in PHOTOGRAPHS]
     assert Counter(line.verdict for line in beside) == {"even": 4, "behind": 1}
     assert (
@@ -214,7 +213,7 @@ def test_the_plain_classifier_with_the_loss_in_words():
 
 
 def test_generated_scenes_again_on_the_same_cores():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     first, second = (read_records([RESULTS / name]) for name in ("scenes.csv", "repeats/scenes.csv"))
 
     def score(records, arm, optimiser):
@@ -233,7 +232,7 @@ def test_generated_scenes_again_on_the_same_cores():
     ours = [apart(score(first, "tuned", rate), score(second, "centred", rate)) for rate in rates]
     assert f"`tuned` is {told(ours[0], 1)} above and {told(ours[1], -1)} below" in page
     plain = [apart(score(second, "centred", rate), score(first, "plain_overlap", rate)) for rate in rates]
-    results, readme = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "../README.md"))
+    results, readme = (words_of(name) for name in ("results.md", "../README.md"))
     assert "on the same cores `centred` is {} and {} above it".format(*(told(one, 1) for one in plain)) in results
     ours = [line_of("tuned", *one, "plain_overlap").difference for one in SCENES]
     assert "the default is {} and {} above plain with overlap".format(*(told(one, 1) for one in ours)) in readme
@@ -242,7 +241,7 @@ def test_generated_scenes_again_on_the_same_cores():
 
 
 def test_generated_scenes_with_a_plain_classifier_in_words():
-    page, search = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("results.md", "search.md"))
+    page, search = (words_of(name) for name in ("results.md", "search.md"))
     plain, centred = (
         [signed_pair(line_of(arm, *one, base).difference) for one in SCENES]
         for arm, base in (("plain_overlap", "plain"), ("centred", "plain_overlap"))

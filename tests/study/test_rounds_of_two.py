@@ -8,7 +8,6 @@ from cacseg.study.results import read_records
 from cacseg.study.summary import mean_of
 from cacseg.study.tables import signed
 from study_pages import (
-    DOCS,
     FCN,
     NEAR,
     PLANNED,
@@ -21,6 +20,7 @@ from study_pages import (
     signed_pair,
     told,
     told_apart,
+    words_of,
 )
 
 HELD_OUT = ("ends", ("camvid_held_out", FCN, "adamw", 1000))
@@ -58,7 +58,7 @@ def test_the_tables_are_those_of_the_records(name, rows):
 
 
 def test_round_twenty_two_in_words():
-    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    page, results = (words_of(name) for name in ("search.md", "results.md"))
     met = [line_of("joined", *one, "plain").verdict == "ahead" for one in LONG]
     assert met == [True, False, False, True]
     assert "it meets the goal in two of the four long cells" in page
@@ -85,7 +85,7 @@ def test_round_twenty_two_in_words():
 
 
 def test_generated_scenes_with_both_in_words():
-    page = re.sub(r"\s+", " ", (DOCS / "search.md").read_text())
+    page = words_of("search.md")
     again = read_records([RESULTS / "repeats/scenes.csv"])
     found, alone, twice, fine = [], [], [], []
     for rate in RATES:
@@ -108,7 +108,7 @@ def test_generated_scenes_with_both_in_words():
 
 
 def test_what_was_expected_is_beside_what_was_found():
-    page, results = (re.sub(r"\s+", " ", (DOCS / name).read_text()) for name in ("search.md", "results.md"))
+    page, results = (words_of(name) for name in ("search.md", "results.md"))
 
     def both(arm, name, cell):
         return next(beside_both(name, cell, arm, biased=True)).value, told_apart(

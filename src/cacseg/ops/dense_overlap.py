@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from cacseg.functional._precision import widen
-from cacseg.ops import interpolation
 from cacseg.ops._choice import with_gradient
+from cacseg.ops.interpolation import tile_elements
 
 
 def _overlap_sums(logits: Tensor, fitted: Tensor) -> Tensor:
@@ -39,8 +39,7 @@ def _overlap_sums_backward(of_sums: Tensor, logits: Tensor, fitted: Tensor) -> T
 def _split(logits: Tensor) -> tuple[int, int]:
     """How many rows a tile has, and the dimension that they lie along."""
     rows = 2 if logits.ndim > 2 else 0
-    elements = interpolation.CPU_TILE_ELEMENTS if logits.device.type == "cpu" else interpolation.GPU_TILE_ELEMENTS
-    return max(1, elements * logits.shape[rows] // logits.numel()), rows
+    return max(1, tile_elements(logits.device) * logits.shape[rows] // logits.numel()), rows
 
 
 def _tiles(logits: Tensor, fitted: Tensor, size: int, rows: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -77,12 +77,17 @@ def interpolation_spans(
     return tuple(spans)
 
 
+def tile_elements(device: torch.device) -> int:
+    """How many elements of a map a tile should have there."""
+    return CPU_TILE_ELEMENTS if device.type == "cpu" else GPU_TILE_ELEMENTS
+
+
 def tile_spans(
     shape: Sequence[int], size: Sequence[int], align_corners: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """The rows and the columns of the tiles in which logits [b, n, h, w] are upsampled to `size`."""
     b, n, h, w = shape
-    elements = CPU_TILE_ELEMENTS if device.type == "cpu" else GPU_TILE_ELEMENTS
+    elements = tile_elements(device)
     rows = max(1, elements // (b * n * min(TILE_COLUMNS, size[1])))
     return (
         interpolation_spans(h, size[0], rows, align_corners, dtype, device),
