@@ -242,6 +242,73 @@ def test_distillation(dtype, scope, soft):
         )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("n", "spatial"), [(7, (5, 9)), (2, (3,)), (40, (2, 3, 70)), (300, (4, 11))])
+def test_overlap(dtype, n, spatial):
+    """More pixels than a tile, several tiles of a program, and classes that no image has."""
+    logits, labels = draw(2, n, *spatial, scale=2), draw_labels(n - 1, 2, *spatial)
+    labels[0, 0] = 255
+    last = logits.movedim(1, -1).contiguous().movedim(-1, 1)
+    for one in (logits, last):
+        check(
+            lambda p: ops.overlap_loss(p, labels, impl="triton"),
+            lambda p: functional.overlap_loss(p, labels),
+            [one],
+            dtype,
+        )
+    points = logits.movedim(1, -1).flatten(0, -2)
+    check(
+        lambda p: ops.overlap_loss(p, labels.flatten(), impl="triton"),
+        lambda p: functional.overlap_loss(p, labels.flatten()),
+        [points],
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("programs", [1, 2, 3, 512])
+def test_overlap_however_many_programs(monkeypatch, programs):
+    from cacseg.kernels import overlap
+
+    monkeypatch.setattr(overlap, "PROGRAMS", programs)
+    monkeypatch.setattr(overlap, "ELEMENTS", 64)
+    logits, labels = draw(2, 7, 9, 11, scale=2), draw_labels(7, 2, 18, 22)
+    check(
+        lambda p: ops.overlap_loss(p, labels, impl="triton"),
+        lambda p: functional.overlap_loss(p, labels),
+        [logits],
+        torch.float32,
+    )
+
+
+@pytest.mark.parametrize("value", [100.0, float("nan"), float("inf"), -float("inf")])
+def test_overlap_of_what_is_ignored(value):
+    logits, labels = draw(2, 6, 4, 7, scale=3), draw_labels(6, 2, 4, 7)
+    ignored = (labels == 255)[:, None].expand_as(logits)
+    found = []
+    for one in (logits, logits.where(~ignored, value)):
+        leaf = one.clone().requires_grad_()
+        loss = ops.overlap_loss(leaf, labels, impl="triton")
+        found.append((loss, *torch.autograd.grad(loss, leaf)))
+    torch.testing.assert_close(found[1], found[0], rtol=0.0, atol=0.0)
+    assert ignored.any()
+    assert (found[1][1][ignored] == 0).all()
+    broken = logits.clone()
+    broken[1, 0][labels[1] != 255] = float("nan")
+    assert ops.overlap_loss(broken, labels, impl="triton").isnan()
+
+
+def test_overlap_of_sure_and_of_no_pixels():
+    """Scores whose differences no power can hold, and a batch without any label."""
+    logits, labels = draw(1, 5, 3, 4, scale=1000), draw_labels(5, 1, 3, 4)
+    truth = functional.overlap_loss(logits.double(), labels)
+    assert ops.overlap_loss(logits, labels, impl="triton").item() == pytest.approx(truth.item(), abs=1e-6)
+    leaf = logits.clone().requires_grad_()
+    loss = ops.overlap_loss(leaf, torch.full_like(labels, 255), impl="triton")
+    loss.backward()
+    assert loss.item() == 0.0
+    assert (leaf.grad == 0).all()
+
+
 RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
 
 
@@ -350,6 +417,7 @@ def test_operators_pass_torchs_own_checks():
     from cacseg.ops.fused_classifier import fused_classifier_operator
     from cacseg.ops.fused_cross_entropy import fused_cross_entropy_operator
     from cacseg.ops.fused_distillation import fused_distillation_operator
+    from cacseg.ops.fused_overlap import fused_overlap_operator
 
     checks = ("test_schema", "test_faketensor")
     logits, labels = draw(2, 6, 3, 4).requires_grad_(), draw_labels(6, 2, 6, 8)
@@ -360,6 +428,8 @@ def test_operators_pass_torchs_own_checks():
     torch.library.opcheck(
         fused_distillation_operator, (logits, draw(2, 6, 3, 4), small, 0.5, True, True, True, True), test_utils=checks
     )
+    for one, of_one in ((logits, small), (logits.mT.contiguous().mT, small), (draw(12, 6), small[0].flatten())):
+        torch.library.opcheck(fused_overlap_operator, (one.detach().requires_grad_(), of_one), test_utils=checks)
     features, weight, bias = draw(2, 8, 3, 4).requires_grad_(), draw(6, 8), draw(6)
     projector = (draw(4, 16), draw(8, 4), draw(8))
     torch.library.opcheck(
@@ -384,9 +454,12 @@ def test_compiled_code_takes_the_operators():
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_second_derivatives_are_refused():
+@pytest.mark.parametrize(
+    ("loss", "name"), [("upsampled_cross_entropy", "fused_cross_entropy"), ("overlap_loss", "fused_overlap")]
+)
+def test_second_derivatives_are_refused(loss, name):
     logits, labels = draw(1, 4, 3, 3).requires_grad_(), draw_labels(4, 1, 6, 6)
-    loss = ops.upsampled_cross_entropy(logits, labels, impl="triton")
-    (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
-    with pytest.raises(NotImplementedError, match="fused_cross_entropy is differentiable once"):
+    value = getattr(ops, loss)(logits, labels, impl="triton")
+    (gradient,) = torch.autograd.grad(value, logits, create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"{name}\\S* is differentiable once"):
         gradient.square().sum().backward()

@@ -8,29 +8,39 @@ from torch import Tensor
 from cacseg import functional
 from cacseg._checks import check_labels, check_logits
 from cacseg.functional.overlap import loss_of_sums
+from cacseg.ops._choice import Implementation, use_triton
 from cacseg.ops.dense_overlap import overlap_sums
+from cacseg.ops.fused_overlap import fused_overlap
 from cacseg.ops.labels import fit_labels
 from cacseg.ops.tiled_overlap import tiled_overlap
 
 
 def overlap_loss(
-    logits: Float[Tensor, "b n *spatial"], labels: Int[Tensor, "b *full"], *, ignore_index: int = 255
+    logits: Float[Tensor, "b n *spatial"],
+    labels: Int[Tensor, "b *full"],
+    *,
+    ignore_index: int = 255,
+    impl: Implementation = "auto",
 ) -> Float[Tensor, ""]:
     """`functional.overlap_loss`, with no float32 map of the probabilities kept for the backward pass.
 
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
 
-    Maps of any number of dimensions go a tile at a time, and so do points [P, n]; differentiable once, by autograd (for
-    torch.func take that of `functional`).
+    Maps of any number of dimensions go a tile at a time, and so do points [P, n]: by Triton kernels on a CUDA device,
+    else by PyTorch. Differentiable once, by autograd (for torch.func take that of `functional`).
     """
     check_logits(logits)
     num_classes = logits.shape[1]
     check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
-    return fitted_overlap_loss(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index))
+    return fitted_overlap_loss(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index), impl=impl)
 
 
-def fitted_overlap_loss(logits: Float[Tensor, "b n *spatial"], fitted: Int[Tensor, "b *spatial"]) -> Float[Tensor, ""]:
+def fitted_overlap_loss(
+    logits: Float[Tensor, "b n *spatial"], fitted: Int[Tensor, "b *spatial"], *, impl: Implementation = "auto"
+) -> Float[Tensor, ""]:
     """`overlap_loss` for labels of the logits' size that are -1 where they take no part."""
+    if use_triton(impl, logits):
+        return fused_overlap(logits, fitted)[0]
     return loss_of_sums(*overlap_sums(logits, fitted).unbind())
 
 
