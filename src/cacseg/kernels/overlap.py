@@ -1,8 +1,8 @@
-"""The overlap of logits with labels of their size: one read for its sums, one read and one write for its gradient.
+"""The overlap of logits with labels of their size: two reads for the loss, two reads and one write for its gradient.
 
-A tile holds all classes of a few pixels, so softmax and sums need its logits once. Each program leaves the sums of its
-own pixels, which are added up in a fixed order; the loss of these is one small kernel, which also writes what the
-gradient takes from them.
+A thread owns a pixel, so that sums over the classes stay within it; where sums are over pixels, it adds up its own
+first. Each program leaves the sums of its pixels, which are added up in a fixed order; the loss of these is one small
+kernel, which also writes what the gradient takes from them.
 """
 
 from __future__ import annotations
@@ -14,52 +14,74 @@ from torch import Tensor
 
 from cacseg.kernels.launch import cdiv, launch, power_of_2
 
-ELEMENTS = 8192  # of a tile, classes times pixels
-PROGRAMS = 512  # at most, of the forward pass: what they leave is added up
+BLOCK = 128  # pixels at once
+SPAN = 1024  # pixels whose sums a program leaves
 
 
 @triton.jit
-def _tile(logits, labels, batch, place, last, n, length, logits_b, logits_n, logits_l, BLOCK_N: tl.constexpr):
-    """Probabilities [classes, pixels] and own class of pixels that have one, 0 and False of all others."""
-    k = tl.arange(0, BLOCK_N)
-    label = tl.load(labels + batch * length + place, mask=place < last, other=-1)
-    known = (label >= 0) & (label < n)
+def _scores(logits, k, n, logits_n, known):
+    """Those of some classes, in float32; -inf, which no power is left of, where there is no class or no label."""
     mask = (k < n)[:, None] & known[None, :]
-    where = k.to(tl.int64)[:, None] * logits_n + place.to(tl.int64)[None, :] * logits_l
-    score = tl.load(logits + batch * logits_b + where, mask=mask, other=0.0).to(tl.float32)
-    score = tl.where((k < n)[:, None], score, float("-inf"))
-    power = tl.exp(score - tl.max(score, axis=0)[None, :])
-    probability = tl.where(known[None, :], power / tl.sum(power, axis=0)[None, :], 0.0)
-    return probability, known[None, :] & (label[None, :] == k[:, None])
+    where = logits[None, :] + k.to(tl.int64)[:, None] * logits_n
+    return tl.load(where, mask=mask, other=float("-inf")).to(tl.float32)
 
 
-# Strides of 1 stay unknown, as in the distillation: neighbouring threads have neighbouring pixels.
+# Strides of 1 stay unknown, as in the distillation: then a thread owns a pixel.
+@triton.jit(do_not_specialize=["logits_l"])
+def _normalise(
+    logits, labels, powers, n, length, pixels, logits_b, logits_n, logits_l, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Of each pixel that has a label the largest score, and one over the sum of powers from there: [2, b, L]."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    batch = tl.program_id(1).to(tl.int64)
+    inside = place < length
+    label = tl.load(labels + batch * length + place, mask=inside, other=-1)
+    known = (label >= 0) & (label < n)
+    of_pixel = logits + batch * logits_b + place.to(tl.int64) * logits_l
+    largest = tl.full([BLOCK], float("-inf"), tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK_N):
+        score = _scores(of_pixel, start + tl.arange(0, BLOCK_N), n, logits_n, known)
+        new_largest = tl.maximum(largest, tl.max(score, axis=0))
+        top = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # so far all of them are -inf
+        sums = sums * tl.exp(largest - top) + tl.sum(tl.exp(score - top[None, :]), axis=0)
+        largest = new_largest
+    here = powers + batch * length + place
+    tl.store(here, tl.where(known, largest, 0.0), mask=inside)
+    tl.store(here + pixels, tl.where(known, 1.0 / tl.where(known, sums, 1.0), 0.0), mask=inside)
+
+
 @triton.jit(do_not_specialize=["logits_l"])
 def _sums(
-    logits, labels, parts, n, length, span, logits_b, logits_n, logits_l,
+    logits, labels, powers, parts, n, length, pixels, span, logits_b, logits_n, logits_l,
     BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a span of pixels, for each class: probabilities on its pixels, on all, and how many it has: [3, parts, n]."""
-    batch = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) * span
-    last = tl.minimum(first + span, length)
+    k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    batch = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(1) * span
     shared = tl.zeros([BLOCK_N, BLOCK], tl.float32)
     answered = tl.zeros([BLOCK_N, BLOCK], tl.float32)
     there = tl.zeros([BLOCK_N, BLOCK], tl.float32)
-    for start in range(first, last, BLOCK):
+    for start in range(first, tl.minimum(first + span, length), BLOCK):
         place = start + tl.arange(0, BLOCK)
-        probability, own = _tile(
-            logits, labels, batch, place, last, n, length, logits_b, logits_n, logits_l, BLOCK_N
-        )  # fmt: skip
+        inside = place < tl.minimum(first + span, length)
+        label = tl.load(labels + batch * length + place, mask=inside, other=-1)
+        known = (label >= 0) & (label < n)
+        here = powers + batch * length + place
+        top = tl.load(here, mask=inside, other=0.0)
+        share = tl.load(here + pixels, mask=inside, other=0.0)
+        score = _scores(logits + batch * logits_b + place.to(tl.int64) * logits_l, k, n, logits_n, known)
+        probability = tl.exp(score - top[None, :]) * share[None, :]
+        own = label[None, :] == k[:, None]
         shared += tl.where(own, probability, 0.0)
         answered += probability
         there += own.to(tl.float32)
-    k = tl.arange(0, BLOCK_N)
-    here = parts + (batch * tl.num_programs(0) + tl.program_id(0)) * n + k
-    kind = tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * n
-    tl.store(here, tl.sum(shared, axis=1), mask=k < n)
-    tl.store(here + kind, tl.sum(answered, axis=1), mask=k < n)
-    tl.store(here + 2 * kind, tl.sum(there, axis=1), mask=k < n)
+    split = batch * tl.num_programs(1) + tl.program_id(1)
+    kind = tl.num_programs(1).to(tl.int64) * tl.num_programs(2) * n
+    tl.store(parts + split * n + k, tl.sum(shared, axis=1), mask=k < n)
+    tl.store(parts + kind + split * n + k, tl.sum(answered, axis=1), mask=k < n)
+    tl.store(parts + 2 * kind + split * n + k, tl.sum(there, axis=1), mask=k < n)
 
 
 @triton.jit
@@ -82,62 +104,75 @@ def _loss(sums, loss, of_sums, n, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["logits_l", "gradient_l"])
 def _backward(
-    of_loss, of_sums, logits, labels, gradient, n, length,
+    of_loss, of_sums, logits, labels, powers, gradient, n, length, pixels,
     logits_b, logits_n, logits_l, gradient_b, gradient_n, gradient_l,
     BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    k = tl.arange(0, BLOCK_N)
+    """q_k (g_k - sum_j q_j g_j), where the sums' derivatives give g_k to the probability q_k of a pixel."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
-    probability, own = _tile(
-        logits, labels, batch, place, length, n, length, logits_b, logits_n, logits_l, BLOCK_N
-    )  # fmt: skip
+    inside = place < length
+    label = tl.load(labels + batch * length + place, mask=inside, other=-1)
+    known = (label >= 0) & (label < n)
+    top = tl.load(powers + batch * length + place, mask=inside, other=0.0)
+    share = tl.load(powers + pixels + batch * length + place, mask=inside, other=0.0)
+    of_pixel = logits + batch * logits_b + place.to(tl.int64) * logits_l
+    of_shared = tl.load(of_sums + label, mask=known, other=0.0)
+    own_score = tl.load(of_pixel + label * logits_n, mask=known, other=float("-inf")).to(tl.float32)
+    mean = tl.exp(own_score - top) * share * of_shared
+    for start in range(0, n, BLOCK_N):
+        k = start + tl.arange(0, BLOCK_N)
+        of_answered = tl.load(of_sums + n + k, mask=k < n, other=0.0)
+        score = _scores(of_pixel, k, n, logits_n, known)
+        mean += tl.sum(tl.exp(score - top[None, :]) * share[None, :] * of_answered[:, None], axis=0)
     factor = tl.load(of_loss).to(tl.float32)
-    of_shared = tl.load(of_sums + k, mask=k < n, other=0.0) * factor
-    of_answered = tl.load(of_sums + n + k, mask=k < n, other=0.0) * factor
-    of_probability = of_answered[:, None] + tl.where(own, of_shared[:, None], 0.0)
-    mean = tl.sum(probability * of_probability, axis=0)
-    value = probability * (of_probability - mean[None, :])
-    where = batch * gradient_b + k.to(tl.int64)[:, None] * gradient_n + place.to(tl.int64)[None, :] * gradient_l
-    mask = (k < n)[:, None] & (place < length)[None, :]
-    tl.store(gradient + where, value.to(gradient.dtype.element_ty), mask=mask)
+    out = gradient + batch * gradient_b + place.to(tl.int64) * gradient_l
+    for start in range(0, n, BLOCK_N):
+        k = start + tl.arange(0, BLOCK_N)
+        of_answered = tl.load(of_sums + n + k, mask=k < n, other=0.0)
+        score = _scores(of_pixel, k, n, logits_n, known)
+        probability = tl.exp(score - top[None, :]) * share[None, :]
+        own = label[None, :] == k[:, None]
+        of_probability = of_answered[:, None] + tl.where(own, of_shared[None, :], 0.0)
+        value = probability * (of_probability - mean[None, :]) * factor
+        where = out[None, :] + k.to(tl.int64)[:, None] * gradient_n
+        mask = (k < n)[:, None] & inside[None, :]
+        tl.store(where, value.to(gradient.dtype.element_ty), mask=mask)
 
 
-def _blocks(n: int) -> tuple[int, int]:
-    """Classes and pixels of a tile."""
-    classes = power_of_2(n)
-    return classes, max(ELEMENTS // classes, 1)
-
-
-def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss of logits [b, n, L] and labels [b, L], and its derivatives by the sums of each class, [2, n].
+def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of logits [b, n, L] and labels [b, L], its derivatives by the sums of each class, [2, n], and what makes
+    probabilities of a pixel's scores, [2, b, L].
 
     Labels that are no class take no part.
     """
     b, n, length = logits.shape
-    classes, pixels = _blocks(n)
-    span = pixels * cdiv(cdiv(length, pixels), max(PROGRAMS // b, 1))
-    grid = (cdiv(length, span), b)
-    parts = torch.empty(3, grid[0] * b, n, dtype=torch.float32, device=logits.device)
+    powers = torch.empty(2, b, length, dtype=torch.float32, device=logits.device)
+    launch(
+        _normalise, (cdiv(length, BLOCK), b),
+        logits, labels, powers, n, length, b * length, *logits.stride(),
+        BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
+    )  # fmt: skip
+    grid = (cdiv(n, 8), cdiv(length, SPAN), b)
+    parts = torch.empty(3, grid[1] * b, n, dtype=torch.float32, device=logits.device)
     launch(
         _sums, grid,
-        logits, labels, parts, n, length, span, *logits.stride(),
-        BLOCK_N=classes, BLOCK=pixels, num_warps=8,
+        logits, labels, powers, parts, n, length, b * length, SPAN, *logits.stride(),
+        BLOCK_N=8, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     loss = torch.empty((), dtype=torch.float32, device=logits.device)
     of_sums = torch.empty(2, n, dtype=torch.float32, device=logits.device)
-    launch(_loss, (1,), parts.sum(dim=1), loss, of_sums, n, BLOCK=classes)
-    return loss, of_sums
+    launch(_loss, (1,), parts.sum(dim=1), loss, of_sums, n, BLOCK=power_of_2(n))
+    return loss, of_sums, powers
 
 
-def backward(of_loss: Tensor, logits: Tensor, labels: Tensor, of_sums: Tensor) -> Tensor:
+def backward(of_loss: Tensor, logits: Tensor, labels: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
     """The gradient of the logits, in their dtype."""
     b, n, length = logits.shape
-    classes, pixels = _blocks(n)
     gradient = torch.empty_like(logits)
     launch(
-        _backward, (cdiv(length, pixels), b),
-        of_loss, of_sums, logits, labels, gradient, n, length, *logits.stride(), *gradient.stride(),
-        BLOCK_N=classes, BLOCK=pixels, num_warps=8,
+        _backward, (cdiv(length, BLOCK), b),
+        of_loss, of_sums, logits, labels, powers, gradient, n, length, b * length, *logits.stride(), *gradient.stride(),
+        BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     return gradient

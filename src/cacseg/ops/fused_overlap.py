@@ -10,17 +10,17 @@ from torch import Tensor
 from cacseg.ops._choice import kernels, with_gradient
 
 
-def _fused_overlap(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss, and its derivatives by the sums of each class, [2, n].
+def _fused_overlap(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, its derivatives by the sums of each class, [2, n], and two values of each pixel, [2, b, L].
 
     logits [b, n, *spatial] and labels [b, *spatial], or points [P, n] and [P]; labels are -1 where they take no part.
     """
     return kernels("overlap").forward(_as_maps(logits), _as_rows(fitted))
 
 
-def _fused_overlap_backward(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor) -> Tensor:
+def _fused_overlap_backward(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
     """The gradient of the logits."""
-    gradient = kernels("overlap").backward(of_loss, _as_maps(logits), _as_rows(fitted), of_sums)
+    gradient = kernels("overlap").backward(of_loss, _as_maps(logits), _as_rows(fitted), of_sums, powers)
     return gradient[0].T if logits.ndim == 2 else gradient.view(logits.shape)
 
 
@@ -41,20 +41,21 @@ fused_overlap_backward_operator = torch.library.custom_op("cacseg::fused_overlap
 
 
 @fused_overlap_operator.register_fake
-def _(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor]:
-    n = logits.shape[1]
-    return logits.new_empty((), dtype=torch.float32), logits.new_empty(2, n, dtype=torch.float32)
+def _(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    b, n, length = _as_maps(logits).shape
+    shapes = ((), (2, n), (2, b, length))
+    return tuple(logits.new_empty(shape, dtype=torch.float32) for shape in shapes)  # type: ignore[return-value]
 
 
 @fused_overlap_backward_operator.register_fake
-def _(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor) -> Tensor:
+def _(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
     gradient = torch.empty_like(_as_maps(logits))
     return gradient[0].T if logits.ndim == 2 else gradient.view(logits.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs, output[1])
+    ctx.save_for_backward(*inputs, *output[1:])
 
 
 def _backward(run: Any, ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
