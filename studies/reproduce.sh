@@ -130,6 +130,8 @@ ends() {
     go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=overlap_fine,plain_overlap_fine
     go ends "${both[@]}" "${gpu[@]}" --only models=deeplabv3plus_near --only data=camvid_held_out --steps 1000 \
         --only arms=plain,centred,tuned
+    go ends "${all[@]}" --only data=camvid_held_out --steps 1000 --only arms=fixed_overlap
+    go ends "${all[@]}" --only data=msrc21 --steps 2000 --only arms=fixed_overlap
 }
 
 further() {
@@ -172,11 +174,13 @@ unscaled() {
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=tuned
     go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=aware,aware_5,joined
     go unscaled "${all[@]}" "${unscaled[@]}" "${deeplab[@]}" --only arms=aware,aware_5,joined
+    go unscaled "${all[@]}" "${unscaled[@]}" "${fcn[@]}" "${adamw[@]}" --only arms=fixed_overlap
 }
 
 recipe() {
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,centred
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=tuned
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,centred,tuned --seeds 3,4,5
 }
 
 reach() {

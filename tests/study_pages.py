@@ -14,7 +14,8 @@ RESULTS = Path(__file__).parents[1] / "studies" / "results"
 CELL = ("data", "model", "optimiser", "steps")
 CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `centred`
 PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
-PLANNED = ("0", "1", "2")  # seeds; of nine cells there are more, added later
+PLANNED = ("0", "1", "2")  # seeds; of some cells there are more, added later
+SIX = (*PLANNED, "3", "4", "5")
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 WHOLE = ("msrc21_unscaled", FCN, "adamw", 4000)  # the recipe of MSRC-21, all of its steps
 
@@ -95,10 +96,10 @@ def beside_evened(*names):
             yield found
 
 
-def scores(name, cell, arm, answer):
-    """mIoU by seed."""
-    only = dict(zip(AXES, ([str(one)] for one in cell), strict=False)) | {"arms": [arm], "seeds": PLANNED}
-    return {str(one["seed"]): one["answers"][answer]["miou"] for one in part_of(records_of(name), only)}
+def scores(name, cell, arm, answer, seeds=PLANNED, measure="miou"):
+    """mIoU, or pixel accuracy, by seed."""
+    only = dict(zip(AXES, ([str(one)] for one in cell), strict=False)) | {"arms": [arm], "seeds": seeds}
+    return {str(one["seed"]): one["answers"][answer][measure] for one in part_of(records_of(name), only)}
 
 
 def apart(first, second):

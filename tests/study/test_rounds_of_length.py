@@ -1,0 +1,195 @@
+"""Rounds twenty-five and twenty-six of docs/search.md, and what follows from them, are what the records say."""
+
+import pytest
+
+from cacseg.study.classes import read_classes
+from cacseg.study.summary import mean_of
+from study_pages import (
+    FCN,
+    PLANNED,
+    RESULTS,
+    SIX,
+    WHOLE,
+    apart,
+    pair,
+    rows_of,
+    scores,
+    sign,
+    signed_pair,
+    told,
+    words_of,
+)
+
+HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
+LATER = SIX[len(PLANNED) :]
+# Of a cell the files that have `fixed` and `fixed_overlap`, and the one that has `tuned` and `plain_overlap`.
+CELLS = [
+    ("ends", "ends", ("camvid_held_out", FCN, "adamw", 1000)),
+    ("ends", "full", ("msrc21", FCN, "adamw", 2000)),
+    ("unscaled", "unscaled", HALF),
+]
+
+
+def own(name, cell, arm, seeds=PLANNED, measure="miou"):
+    return scores(name, cell, arm, "plain" if arm == "plain" else "context", seeds, measure)
+
+
+def whole(arm, seeds=SIX, measure="miou"):
+    return own("recipe", WHOLE, arm, seeds, measure)
+
+
+def length_rows():
+    for seeds in (PLANNED, LATER, SIX):
+        plain, centred, tuned = (whole(arm, seeds) for arm in ("plain", "centred", "tuned"))
+        pixels = apart(*(whole(arm, seeds, "pixel_accuracy") for arm in ("tuned", "centred")))
+        found = apart(centred, plain), apart(tuned, plain), apart(tuned, centred), pixels
+        yield f"| {seeds[0]} to {seeds[-1]} | {' | '.join(map(signed_pair, found))} |"
+
+
+def adapting_rows():
+    for name, other, cell in CELLS:
+        plain, fixed, centred = (own(name, cell, arm) for arm in ("plain", "fixed", "centred"))
+        still, (tuned, control) = (
+            own(name, cell, "fixed_overlap"),
+            (own(other, cell, arm) for arm in ("tuned", "plain_overlap")),
+        )
+        pixels = apart(
+            own(other, cell, "tuned", measure="pixel_accuracy"),
+            own(name, cell, "fixed_overlap", measure="pixel_accuracy"),
+        )
+        found = [apart(still, plain), apart(tuned, plain), apart(tuned, still), pixels, apart(still, control)]
+        yield f"| {' | '.join([*map(str, cell), *map(signed_pair, [*found, apart(centred, fixed)])])} |"
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "rows"), [("search.md", "twentyfive", length_rows), ("search.md", "twentysix", adapting_rows)]
+)
+def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
+    assert rows_of(page, name) == list(rows())
+
+
+def test_the_length_of_training_in_words():
+    results, search, readme, training = map(words_of, ("results.md", "search.md", "../README.md", "training.md"))
+    plain, centred, tuned = (whole(arm) for arm in ("plain", "centred", "tuned"))
+    from_plain = [signed_pair(apart(one, plain)) for one in (tuned, centred)]
+    pixels = told(apart(*(whole(arm, measure="pixel_accuracy") for arm in ("tuned", "plain"))), -1)
+    assert f"4000 steps and six seeds, it is {from_plain[0]} from plain, with {pixels} less pixel accuracy" in results
+    assert f"pixel accuracy; `centred` has {from_plain[1]} there." in results
+    words = f"and six seeds the default is {from_plain[0]} from plain, with {pixels} less pixel accuracy"
+    half = {arm: own("unscaled", HALF, arm, SIX) for arm in ("plain", "centred", "tuned")}
+    after_half = apart(half["tuned"], half["plain"])
+    assert f"{words} (the table has three seeds), and after half of the steps {signed_pair(after_half)}." in readme
+    words = "{} points of mIoU more than a plain classifier, and `--set model.preset=centred` {};"
+    assert words.format(*(one.lstrip("+") for one in from_plain)) in training
+    beside = told(apart(half["centred"], half["plain"]), 1)
+    assert f"they give {told(after_half, 1)} and {beside} more (six seeds each)" in training
+    three = [signed_pair(apart(whole(arm, PLANNED), whole("plain", PLANNED))) for arm in ("tuned", "centred")]
+    assert "With the three seeds of the tables they were {} and {}: chance.".format(*three) in results
+
+    later = {arm: apart(whole(arm), half[arm]) for arm in half}
+    words = f"plain gains {pair(later['plain'])}, `centred` {pair(later['centred'])}, and `tuned` loses"
+    assert f"{words} {told(later['tuned'], -1)}." in results
+    words = f"plain gains {pair(later['plain'])}, `centred` {pair(later['centred'])} and `tuned` {pair(later['tuned'])}"
+    assert f"{words} (six seeds)" in results
+    new = [told(apart(whole("tuned", LATER), whole(arm, LATER)), 1) for arm in ("plain", "centred")]
+    assert "in the next three `tuned` is {} above plain and {} above `centred`".format(*new) in results
+    same = pair(apart(tuned, centred)).lstrip("-")
+    assert same.startswith("0.0")
+    for page, words in (
+        (results, f"as good as each other ({same}), and neither can be told from plain"),
+        (results, f"with six seeds none, {same}:"),
+        (search, f"{same} below, and {from_plain[0]} from plain"),
+    ):
+        assert words in page
+    assert not any(sign(apart(one, plain)) for one in (centred, tuned))
+
+
+def test_what_is_lost_with_the_length_in_words():
+    page, readme = words_of("results.md"), words_of("../README.md")
+    within, shared = (
+        {
+            (name, arm): apart(*pairs(name, cell, arm))
+            for name, cell in (("recipe", WHOLE), ("unscaled", HALF))
+            for arm in ("centred", "tuned")
+        }
+        for pairs in (
+            lambda name, cell, arm: (own(name, cell, arm, SIX), scores(name, cell, arm, "plain", SIX)),
+            lambda name, cell, arm: (scores(name, cell, arm, "plain", SIX), own(name, cell, "plain", SIX)),
+        )
+    )
+    whole_, half = ([pair(within[name, arm]) for arm in ("centred", "tuned")] for name in ("recipe", "unscaled"))
+    words = "context answers are {} (`centred`) and {} (`tuned`) above the plain answers of the same models; after half"
+    assert words.format(*whole_) in page
+    assert "of the same models; after half of the steps it was {} and {}.".format(*half) in page
+    assert f"Context answers stay {whole_[1]} above the plain answers of the same models" in readme
+    below = [told(shared["recipe", arm], -1) for arm in ("centred", "tuned")]
+    above = [told(shared["unscaled", arm], 1) for arm in ("centred", "tuned")]
+    words = "are {} and {} *below* those of a plain model, where after half of the steps they were {} and {} above"
+    assert words.format(*below, *above) in page
+
+
+def test_the_classes_of_the_whole_recipe_in_words():
+    page = words_of("results.md")
+    by_class = {}
+    for row in read_classes([RESULTS / "classes" / "recipe.csv"]):
+        if row["own"] == "yes":
+            by_class.setdefault((row["arm"], row["class"]), {})[row["seed"]] = row["iou"]
+    names = list(dict.fromkeys(one for _, one in by_class))
+    said = {}
+    for arm in ("centred", "tuned"):
+        gained = {one: apart(by_class[arm, one], by_class["plain", one]) for one in names}
+        assert {one.n for one in gained.values()} == {len(SIX)}
+        said[arm] = [sum(one.value > 0 for one in gained.values())]
+        said[arm] += [", ".join(one for one in names if sign(gained[one]) == way) for way in (1, -1)]
+        if arm == "centred":
+            chairs = gained["chair"].value
+    rise, up, down = said["centred"]
+    words = (
+        f"With `centred` the means of {rise} of {len(names)} classes rise (six seeds), by more than two standard errors"
+    )
+    assert f"{words} in five ({up}; chairs by {chairs:.1f}), and fall by as much in two ({down});" in page
+    rise, up, down = said["tuned"]
+    assert f"with `tuned` of {rise}, in five ({up}) and in five ({down})." in page
+
+
+def test_the_adapting_in_words():
+    results, search, readme = map(words_of, ("results.md", "search.md", "../README.md"))
+    held_out, scaled, unscaled = found = [
+        apart(own(other, cell, "tuned"), own(name, cell, "fixed_overlap")) for name, other, cell in CELLS
+    ]
+    words = f"{signed_pair(scaled)} on MSRC-21, {signed_pair(unscaled)} where its images keep their size and"
+    assert f"{words} {signed_pair(held_out)} on CamVid's held-out images, of gains of" in results
+    gains = [apart(own(other, cell, "tuned"), own(name, cell, "plain")).value for name, other, cell in CELLS]
+    assert "of gains of {1:.1f}, {2:.1f} and {0:.1f};".format(*gains) in results
+    pixels = [
+        apart(
+            *(
+                own(file, cell, arm, measure="pixel_accuracy")
+                for file, arm in ((other, "tuned"), (name, "fixed_overlap"))
+            )
+        )
+        for name, other, cell in CELLS
+    ]
+    assert "in pixel accuracy {1}, {2} and {0}.".format(*map(signed_pair, pixels)) in results
+    assert not any(sign(one) for one in found)
+    for arm, words in (
+        ("tuned", "context answers of `tuned` are {1}, {2} and {0} above the plain answers"),
+        ("fixed_overlap", "by the cosine alone, it is {1}, {2} and {0},"),
+    ):
+        files = [(other if arm == "tuned" else name, cell) for name, other, cell in CELLS]
+        within = [pair(apart(own(file, cell, arm), scores(file, cell, arm, "plain"))) for file, cell in files]
+        assert words.format(*within) in results
+    words = f'{told(scaled, 1)} below it in the row "MSRC-21, long", {told(unscaled, 1)} in "MSRC-21, long, unscaled"'
+    assert f"{words} and {told(held_out, -1)} above it on images held out of CamVid" in readme
+    assert f"`fixed_overlap` as `tuned` | {told(held_out, -1)} above |" in search
+    assert f"| MSRC-21: 0.7 below | {told(scaled, 1)} below |" in search
+    assert f"| MSRC-21 unscaled: 0.3 below | {told(unscaled, 1)} below |" in search
+    over, more = (mean_of([one.value for one in lines]) for lines in (found, pixels))
+    assert f"adapting is worth {pair(over)}, the error being that of the cells' means, with {pair(more)} more" in search
+    beside = mean_of(
+        [
+            apart(own(name, cell, "fixed_overlap"), own(other, cell, "plain_overlap")).value
+            for name, other, cell in CELLS
+        ]
+    )
+    assert f"`fixed_overlap` is {pair(beside)} above `plain_overlap`" in search
