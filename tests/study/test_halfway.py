@@ -9,7 +9,7 @@ import torch
 import study_runs
 from cacseg.recipes.build import make_model
 from cacseg.recipes.config import change
-from cacseg.study import training
+from cacseg.study import pool, training
 from cacseg.study.file import parse_study, tomllib
 from cacseg.study.halfway import Halfway
 from cacseg.study.job import load_data
@@ -27,9 +27,10 @@ PLAN = make_plan(parse_study(STUDY))
 ARGUMENTS = {
     "model.preset": "tuned",
     "model.dropout": 0.3,
-    "model.classifier_arguments": {"annealed_scale": (5.0, 20), "presence": "relative"},
+    "model.classifier_arguments": {"annealed_scale": (5.0, 17), "presence": "relative"},
     "model.loss_arguments": {"warmup_steps": 12},
     "training.ema_decay": 0.9,
+    "schedule.steps": 20,
 }
 
 
@@ -88,7 +89,7 @@ def test_it_ends_as_if_nothing_had_been(device, name, tmp_path, monkeypatch, req
             run(after(stop), halfway)
     found = run(halfway=halfway)
     assert told == [10, 15]
-    assert (whole.resumed, found.resumed, found.steps) == ([], [10, 15], STEPS)
+    assert (whole.resumed, found.resumed, found.steps) == ([], [10, 15], ARGUMENTS["schedule.steps"])
     assert found.losses == whole.losses
     ours, theirs = found.model.state_dict(), whole.model.state_dict()
     assert any("presence" in name for name in ours)
@@ -110,6 +111,7 @@ def test_what_is_saved_of_other_settings_or_damaged_is_not_read(tmp_path):
     assert (Halfway(tmp_path / "x", "", every=0.0).due(), halfway.due()) == (True, False)
 
 
+@pytest.mark.usefixtures("server")
 def test_an_interrupted_study_goes_on_in_the_midst_of_a_job(tmp_path):
     def run(folder, report=lambda job, message: None, plan=PLAN[:1], **options):
         return run_study(folder, plan, report, device="cpu", workers=1, threads=1, save_every=1e-9, **options)
@@ -141,7 +143,9 @@ def test_an_interrupted_study_goes_on_in_the_midst_of_a_job(tmp_path):
     assert [path.suffix for path in (folder / "jobs").iterdir()] == [".json"]  # nothing else is left of it
 
 
-def test_a_job_that_failed_keeps_its_steps(tmp_path):
+def test_a_job_that_failed_keeps_its_steps(tmp_path, monkeypatch):
+    """Here with a process that imports everything itself, as where there is no server."""
+    monkeypatch.setattr(pool, "_METHOD", "spawn")
     state = state_path(tmp_path, PLAN[0].id)
     Halfway(state, "of other settings", every=60.0).save({"step": 10})
     told = []

@@ -33,6 +33,7 @@ def study_file(tmp_path):
     return path
 
 
+@pytest.mark.usefixtures("server")
 def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     def cacseg(*arguments):
         return command("study", *arguments, capsys=capsys, monkeypatch=monkeypatch)
@@ -121,6 +122,7 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("server")
 def test_images_of_ones_own(tmp_path, capsys, monkeypatch):
     """The study that is ready for them, on images of two sizes."""
     data_trees.folder(tmp_path / "data")
@@ -227,6 +229,7 @@ def test_a_mistyped_option_is_explained(study_file, capsys, monkeypatch):
         assert words in done.err
 
 
+@pytest.mark.usefixtures("server")
 def test_a_process_that_dies_takes_one_job_with_it(monkeypatch):
     monkeypatch.setattr(pool, "_work", study_runs.die)
     told = []
@@ -235,6 +238,7 @@ def test_a_process_that_dies_takes_one_job_with_it(monkeypatch):
     assert all(isinstance(message, Failed) and "ended with code 9" in message.error for _, message in told)
 
 
+@pytest.mark.usefixtures("server")
 def test_data_that_cannot_be_read_are_read_once(monkeypatch):
     monkeypatch.setattr(pool, "_work", study_runs.no_data)
     said = []
@@ -257,6 +261,7 @@ def counted(function, calls):
     return call
 
 
+@pytest.mark.usefixtures("server")
 def test_an_interrupted_study_keeps_what_is_finished(tmp_path):
     def interrupt(job, message):
         if isinstance(message, Finished):
