@@ -12,7 +12,7 @@ from cacseg.models.files import read_tensors
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    model = create_model("fcn", 4, backbone="resnet18", mean=[0.1, 0.2, 0.3], classifier_arguments={"scale": 9.0})
+    model = create_model("fcn", 4, backbone="test_resnet", mean=[0.1, 0.2, 0.3], classifier_arguments={"scale": 9.0})
     model.class_names = ["sky", "road", "tree", "car"]
     model.palette = [[0, 0, 255], [128, 128, 128], [0, 255, 0], [255, 0, 0]]
     return model.eval()
@@ -80,7 +80,7 @@ def test_a_training_step_round_trip(tmp_path):
     """Class weights and loss arguments are part of the model: the loss is the same after loading."""
     torch.manual_seed(0)
     model = create_model(
-        "fcn", 3, backbone="resnet18", class_weights=[1.0, 2.0, 0.5], loss_arguments={"kl_weight": 0.3}, dropout=0.0
+        "fcn", 3, backbone="test_resnet", class_weights=[1.0, 2.0, 0.5], loss_arguments={"kl_weight": 0.3}, dropout=0.0
     ).eval()
     model.save(tmp_path / "m.safetensors")
     again = cacseg.load(tmp_path / "m.safetensors")
@@ -94,7 +94,7 @@ def test_a_scale_on_its_way_and_further_terms_round_trip(tmp_path):
     model = create_model(
         "fcn",
         3,
-        backbone="resnet18",
+        backbone="test_resnet",
         dropout=0.0,
         classifier_arguments={"annealed_scale": (5.0, 4), "presence": "relative", "presence_gradient": 2.0},
         loss_arguments={"relation_weight": 0.7, "overlap_weight": 0.4, "overlap_at": "labels"},
@@ -159,7 +159,7 @@ def test_files_that_are_no_model_are_refused(model, tmp_path):
 def test_what_was_changed_since_comes_back(tmp_path):
     import numpy
 
-    model = create_model("fcn", numpy.int64(3), backbone="resnet18", label_smoothing=numpy.float32(0.5)).half()
+    model = create_model("fcn", numpy.int64(3), backbone="test_resnet", label_smoothing=numpy.float32(0.5)).half()
     model.mean, model.auxiliary_weight = (0.9, 0.8, 0.7), 0.25
     model.palette = numpy.zeros((3, 3), dtype=int)
     model.save(tmp_path / "m.safetensors")
