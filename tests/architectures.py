@@ -1,5 +1,6 @@
 """Small models of the three libraries with random weights, by name; tests/adapters read them."""
 
+import copy
 import functools
 import importlib
 
@@ -14,6 +15,7 @@ from cacseg._torchvision import ensure_torchvision_imports
 ensure_torchvision_imports()
 smp = importlib.import_module("segmentation_models_pytorch")
 segmentation = importlib.import_module("torchvision.models.segmentation")
+resnet = importlib.import_module("torchvision.models.resnet")
 
 N, SIZE = 5, 64
 TERMS = {"plain": 1.0, "context": 1.0, "oracle": 1.0, "distillation": 1.0, "overlap": 3.0}  # the default's weights
@@ -27,6 +29,13 @@ def build_smp(name, encoder="resnet18", **arguments):
 
 def build_torchvision(name, aux=True):
     return getattr(segmentation, name)(weights=None, weights_backbone=None, num_classes=N, aux_loss=aux)
+
+
+def build_shallow(kind, aux=True):
+    """What fcn_resnet50, deeplabv3_resnet101 and the like put together, with one block in each of the four stages."""
+    backbone = resnet.ResNet(resnet.Bottleneck, [1, 1, 1, 1], replace_stride_with_dilation=[False, True, True])
+    module = importlib.import_module(f"torchvision.models.segmentation.{kind}")
+    return getattr(module, f"_{kind}_resnet")(backbone, N, aux)
 
 
 def build_transformers(name, **arguments):
@@ -85,19 +94,20 @@ TIPS = {
     "fusion_hidden_size": 16,
 }
 LIGHT = functools.partial(build_smp, encoder="mobilenet_v2")
+NARROW = (64, 32, 16, 16, 16)  # channels of a decoder
 
 ARCHITECTURES = {
-    "smp Unet": lambda: build_smp("Unet"),
-    "smp Unet, softmax after it": lambda: build_smp("Unet", activation="softmax2d"),
-    "smp UnetPlusPlus": lambda: LIGHT("UnetPlusPlus"),
-    "smp MAnet": lambda: LIGHT("MAnet"),
-    "smp Linknet": lambda: build_smp("Linknet"),
+    "smp Unet": lambda: build_smp("Unet", decoder_channels=NARROW),
+    "smp Unet, softmax after it": lambda: LIGHT("Unet", decoder_channels=NARROW, activation="softmax2d"),
+    "smp UnetPlusPlus": lambda: LIGHT("UnetPlusPlus", decoder_channels=NARROW),
+    "smp MAnet": lambda: build_smp("MAnet", decoder_channels=NARROW, decoder_pab_channels=16),
+    "smp Linknet": lambda: LIGHT("Linknet"),
     "smp FPN": lambda: LIGHT("FPN", decoder_pyramid_channels=32, decoder_segmentation_channels=32),
     "smp PSPNet": lambda: build_smp("PSPNet", psp_out_channels=32),
-    "smp PAN": lambda: build_smp("PAN"),
-    "smp DeepLabV3": lambda: build_smp("DeepLabV3", decoder_channels=32),
-    "smp DeepLabV3Plus": lambda: build_smp("DeepLabV3Plus", decoder_channels=32),
-    "smp UPerNet": lambda: build_smp("UPerNet", decoder_channels=32),
+    "smp PAN": lambda: LIGHT("PAN"),
+    "smp DeepLabV3": lambda: LIGHT("DeepLabV3", decoder_channels=32),
+    "smp DeepLabV3Plus": lambda: LIGHT("DeepLabV3Plus", decoder_channels=32),
+    "smp UPerNet": lambda: LIGHT("UPerNet", decoder_channels=32),
     "smp Segformer": lambda: build_smp("Segformer", encoder="mit_b0", decoder_segmentation_channels=32),
     "smp DPT": lambda: smp.DPT(
         "tu-vit_tiny_patch16_224.augreg_in21k",
@@ -109,9 +119,9 @@ ARCHITECTURES = {
         dynamic_img_size=True,
     ),
     "torchvision fcn_resnet50": lambda: build_torchvision("fcn_resnet50"),
-    "torchvision fcn_resnet101, no aux": lambda: build_torchvision("fcn_resnet101", aux=None),
-    "torchvision deeplabv3_resnet50": lambda: build_torchvision("deeplabv3_resnet50"),
-    "torchvision deeplabv3_resnet101, no aux": lambda: build_torchvision("deeplabv3_resnet101", aux=None),
+    "torchvision fcn, no aux": lambda: build_shallow("fcn", aux=None),
+    "torchvision deeplabv3": lambda: build_shallow("deeplabv3"),
+    "torchvision deeplabv3, no aux": lambda: build_shallow("deeplabv3", aux=None),
     "torchvision deeplabv3_mobilenet_v3_large": lambda: build_torchvision("deeplabv3_mobilenet_v3_large"),
     "transformers Beit": lambda: build_transformers("Beit", **BEIT),
     "transformers Beit, no auxiliary": lambda: build_transformers("Beit", **BEIT, use_auxiliary_head=False),
@@ -131,11 +141,21 @@ ARCHITECTURES = {
 }
 
 
-SIZES = {"smp PAN": 128}  # where the smallest image is larger
+# Where the smallest image is larger, or the model is.
+WIDE = ("torchvision fcn_resnet50", "torchvision fcn, no aux", "torchvision deeplabv3", "torchvision deeplabv3, no aux")
+SIZES = {"smp PAN": 128, **dict.fromkeys(WIDE, 32)}
 
 
 def build(name):
     """The model in eval mode, with batch statistics that fit its features, so that none is degenerate."""
+    model, state = built(name)
+    torch.set_rng_state(state)
+    return copy.deepcopy(model)
+
+
+@functools.lru_cache(maxsize=8)
+def built(name):
+    """The model, and the state of the random numbers after it."""
     torch.manual_seed(0)
     model = ARCHITECTURES[name]()
     norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
@@ -146,7 +166,7 @@ def build(name):
         model.train()(draw(name, seed=1)[0])
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-    return model.eval()
+    return model.eval(), torch.get_rng_state()
 
 
 def draw(name="", b=2, seed=0):
