@@ -12,7 +12,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("smp_plain_loop", 25), ("transformers_trainer", 40), ("torchvision_lightning", 60)]
+    ("name", "steps"), [("smp_plain_loop", 25), ("transformers_trainer", 40), ("torchvision_lightning", 40)]
 )
 def test_an_example_trains(name, steps, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

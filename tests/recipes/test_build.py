@@ -202,6 +202,7 @@ def test_crops_too_small_for_a_dilation_are_said(tmp_path, in_windows):
     """Maps of 4x4 for crops of 32x32; the images of 40x48 become 133x160 in validation."""
     said = []
     changes = {"model.name": "deeplabv3plus", "model.output_stride": 8, "data.val_scale": (160, 160)}
+    changes["schedule.steps"] = 1
     if in_windows:
         changes |= {"data.window": (32, 32), "data.stride": (32, 32)}
     config = small(make_folder(tmp_path / "data"), **changes)
