@@ -7,11 +7,14 @@ from torch import multiprocessing
 from cacseg.models import MODELS, create_model
 from distributed_worker import train_two_steps
 
+HEADS = ["fcn_mobilenetv2", "deeplabv3plus_mobilenetv2", "ocrnet_hrnet_w18", "upernet_resnet50"]
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("classifier", ["plain", "context"])
+
+@pytest.mark.parametrize(
+    ("name", "classifier"), [*((name, "context") for name in MODELS), *((name, "plain") for name in HEADS)]
+)
 def test_every_parameter_gets_a_gradient(name, classifier):
-    """From shapes alone, so that the largest models cost nothing."""
+    """From shapes alone, so that the largest models cost nothing. Backbones meet both classifiers behind a head."""
     with torch.device("meta"):
         model = create_model(name, 19, classifier)
         losses = model.loss(torch.empty(2, 3, 64, 64), torch.empty(2, 64, 64, dtype=torch.long))
