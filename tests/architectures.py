@@ -118,7 +118,7 @@ ARCHITECTURES = {
         decoder_fusion_channels=16,
         dynamic_img_size=True,
     ),
-    "torchvision fcn_resnet50": lambda: build_torchvision("fcn_resnet50"),
+    "torchvision fcn": lambda: build_shallow("fcn"),
     "torchvision fcn, no aux": lambda: build_shallow("fcn", aux=None),
     "torchvision deeplabv3": lambda: build_shallow("deeplabv3"),
     "torchvision deeplabv3, no aux": lambda: build_shallow("deeplabv3", aux=None),
@@ -142,7 +142,7 @@ ARCHITECTURES = {
 
 
 # Where the smallest image is larger, or the model is.
-WIDE = ("torchvision fcn_resnet50", "torchvision fcn, no aux", "torchvision deeplabv3", "torchvision deeplabv3, no aux")
+WIDE = [f"torchvision {kind}" for kind in ("fcn", "fcn, no aux", "deeplabv3", "deeplabv3, no aux")]
 SIZES = {"smp PAN": 128, **dict.fromkeys(WIDE, 32)}
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import cacseg
-from architectures import ARCHITECTURES, TERMS, N, build, draw, scores_of
+from architectures import ARCHITECTURES, TERMS, N, build, build_torchvision, draw, scores_of
 from cacseg.adapters.calls import current_call
 
 # Models that answer with something else than scores upsampled once.
@@ -82,6 +82,21 @@ def test_the_contract(name):
     assert [key for key, _ in model.named_modules()] == modules
     with torch.no_grad():
         assert torch.equal(scores_of(model(images)), scores_of(tuned))
+
+
+@pytest.mark.parametrize(
+    ("name", "aux"),
+    [("fcn_resnet50", True), ("fcn_resnet101", None), ("deeplabv3_resnet50", True), ("deeplabv3_resnet101", None)],
+)
+def test_the_large_models_of_torchvision(name, aux):
+    """As the library puts them together, from shapes alone; those above have one block in each stage instead."""
+    with torch.device("meta"):
+        model = cacseg.convert(build_torchvision(name, aux))
+        assert model.seam == "classifier.4"
+        assert list(model.conversion.auxiliaries) == (["aux_classifier.4"] if aux else [])
+        assert model(torch.empty(2, 3, 32, 32))["out"].shape == (2, N, 32, 32)
+        model.loss(torch.empty(2, 3, 32, 32), torch.empty(2, 32, 32, dtype=torch.long))["total"].backward()
+    assert without_gradient(model) == set()
 
 
 def loose(output):
