@@ -84,6 +84,7 @@ def test_counts_equal_those_of_each_method_of_the_model(model, data):
         assert torch.equal(found.counts[name], counts), name
     assert found.answer == "context"
     assert len({tuple(counts.flatten().tolist()) for counts in found.counts.values()}) == 4
+    assert all((counts.sum(0) > 0).sum() > 1 for counts in found.counts.values())  # else a mistake would not be seen
 
 
 def test_images_are_scored_one_by_one_and_add_up(model, data):
@@ -129,6 +130,7 @@ def test_other_ways_of_showing_an_image(model, inference):
             scores = scores.flip(-1) if flipped else scores
             total = total + (scores.softmax(1) if inference.averages else scores)
     assert torch.equal(found.counts["context"], confusion(total[0].argmax(0), labels, 3))
+    assert not torch.equal(found.counts["context"], evaluate(model, Listed([sample])).counts["context"])
 
 
 def test_the_oracle_knows_the_labels_of_each_window_and_scale(model):
