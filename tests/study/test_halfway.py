@@ -27,10 +27,10 @@ PLAN = make_plan(parse_study(STUDY))
 ARGUMENTS = {
     "model.preset": "tuned",
     "model.dropout": 0.3,
-    "model.classifier_arguments": {"annealed_scale": (5.0, 17), "presence": "relative"},
+    "model.classifier_arguments": {"annealed_scale": (5.0, 20), "presence": "relative"},
     "model.loss_arguments": {"warmup_steps": 12},
     "training.ema_decay": 0.9,
-    "schedule.steps": 20,
+    "schedule.steps": 25,
 }
 
 
