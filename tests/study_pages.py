@@ -10,6 +10,7 @@ from cacseg.study.results import AXES, part_of, read_records
 from cacseg.study.summary import mean_of, own_lines, summarise, summarise_answers
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESULT_PAGES = ("results.md", "results-centred.md")  # of the default, and of the one before it
 RESULTS = Path(__file__).parents[1] / "studies" / "results"
 CELL = ("data", "model", "optimiser", "steps")
 CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscaled", "recipe")  # of `centred`
@@ -47,9 +48,9 @@ def shown(page, kind):
     return {name: table.strip() for name, table in found}
 
 
-def words_of(page):
-    """A page without its line breaks."""
-    return re.sub(r"\s+", " ", (DOCS / page).read_text())
+def words_of(*pages):
+    """Pages without their line breaks."""
+    return " ".join(re.sub(r"\s+", " ", (DOCS / page).read_text()) for page in pages)
 
 
 def rows_of(page, name):

@@ -1,4 +1,4 @@
-"""What docs/results.md says about the whole recipe of MSRC-21, and about the mean of both answers."""
+"""What the pages about results say of the whole recipe of MSRC-21, and of the mean of both answers."""
 
 import re
 from collections import Counter
@@ -8,6 +8,7 @@ from study_pages import (
     CELLS,
     FCN,
     PLANNED,
+    RESULT_PAGES,
     WHOLE,
     apart,
     lines_of,
@@ -20,7 +21,7 @@ HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 
 
 def test_the_whole_recipe_in_words():
-    page = words_of("results.md")
+    page = words_of(*RESULT_PAGES)
     own = {
         arm: "plain" if arm == "plain" else "context"
         for arm in ("plain", "evened", "paper", "released", "centred", "tuned")
@@ -61,7 +62,7 @@ def test_the_whole_recipe_in_words():
 
 
 def test_the_mean_of_both_answers_in_words():
-    page = words_of("results.md")
+    page = words_of(*RESULT_PAGES)
 
     def both(arm):
         found = {}

@@ -75,8 +75,8 @@ def test_evened_knows_labels_and_no_oracle(arm, dropout):
 
 
 def test_the_loss_in_which_classes_count_alike_on_the_page():
-    """For any logits: what docs/results.md shows is the term of `evened`."""
-    page = (STUDIES / "../docs/results.md").read_text()
+    """For any logits: what docs/results-centred.md shows is the term of `evened`."""
+    page = (STUDIES / "../docs/results-centred.md").read_text()
     (text,) = re.findall(r"<!-- classes alike -->\n+```python\n(.*?)```", page, re.DOTALL)
     torch.manual_seed(0)
     features, labels = torch.randn(2, 16, 6, 6), torch.randint(0, 5, (2, 48, 48))

@@ -5,6 +5,7 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    RESULT_PAGES,
     beside_both,
     line_of,
     lines_of,
@@ -62,7 +63,7 @@ def test_the_size_in_words():
     gains = told(plain.difference, 1), told(centred.difference, 1)
     assert "is {} above plain on these images and {} above `centred`, with as many pixels right".format(*gains) in page
     assert max(abs(plain.pixel_difference.value), abs(centred.pixel_difference.value)) < 0.1
-    results, readme = words_of("results.md"), words_of("../README.md")
+    results, readme = words_of(*RESULT_PAGES), words_of("../README.md")
     said = f"{told(plain.difference, 1)} above plain and {told(centred.difference, 1)} above `centred`"
     assert f"`plain_overlap_fine` is {said}" in results
     assert f"as good as that, and {told(miou, -1)} below two trainings of `tuned`" in results

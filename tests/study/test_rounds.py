@@ -12,6 +12,7 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    RESULT_PAGES,
     apart,
     beside_both,
     beside_evened,
@@ -136,7 +137,7 @@ def test_the_means_of_round_thirteen():
     assert (len(models), f"({min(models):.1f} to {max(models):.1f} in nine models of nine)" in page) == (9, True)
     words = "MSRC-21 unscaled, FCN, to the end: +{} (six seeds), with SGD +{}; from plain"
     told = (f"{line.difference.value:.1f} ± {line.difference.error:.1f}" for line in (adamw, sgd))
-    assert words.format(*told) in words_of("results.md")
+    assert words.format(*told) in words_of(*RESULT_PAGES)
 
 
 def test_how_far_the_same_recipe_is_from_itself():
@@ -152,12 +153,12 @@ def test_how_far_the_same_recipe_is_from_itself():
     far = sum(sign(again) != 0 for again in both)
     most = max(abs(again.value) for again in both)
     words = f"in {far} of {len(both)}, and means of three seeds were up to {most:.1f} apart"
-    assert words in words_of("results.md")
+    assert words in words_of(*RESULT_PAGES)
 
 
 def test_relative_in_all_cells():
     """The counts of round seventeen, and what the bias gives, in words."""
-    page, results = (words_of(name) for name in ("search.md", "results.md"))
+    page, results = words_of("search.md"), words_of(*RESULT_PAGES)
     names = ("unscaled", "ends", "further", "presets", "fits", "scenes")
     cells = [(name, cell) for name, cell, _ in without_bias(names)]
     assert f"measured in {len(cells)} cells of three seeds and more" in page
@@ -219,7 +220,7 @@ def sixteen_rows():
 
 
 def test_round_sixteen_in_words():
-    page, results = (words_of(name) for name in ("search.md", "results.md"))
+    page, results = words_of("search.md"), words_of(*RESULT_PAGES)
     long = (("ends", HELD_OUT), ("unscaled", UNSCALED))
     below = {
         (arm, name): -next(beside_both(name, cell, arm, ("centred",))).value
@@ -280,7 +281,7 @@ def test_the_shares_of_round_fifteen():
 
 def test_generated_scenes_without_the_balance():
     """`entropy` is `centred` without it, `unsure` is `evened` without it."""
-    search, page = (words_of(name) for name in ("search.md", "results.md"))
+    search, page = words_of("search.md"), words_of(*RESULT_PAGES)
     cells = [("scenes", "deeplabv3plus", rate, 150) for rate in ("adamw", "adamw_fast")]
     beside = {base: by_arm(lines_of("scenes", PLANNED, baseline=base)) for base in ("plain", "centred", "evened")}
 

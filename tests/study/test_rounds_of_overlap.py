@@ -11,6 +11,7 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    RESULT_PAGES,
     RESULTS,
     apart,
     beside_both,
@@ -127,7 +128,7 @@ def test_the_rounds_in_words():
 
 
 def test_overlap_as_a_loss_in_words():
-    page = words_of("results.md")
+    page = words_of(*RESULT_PAGES)
     long, short, fits = (means(cells) for cells in (LONG, SHORT, FITS))
     new = means(NEW_SEEDS, ("3", "4", "5"))
     assert f"With new seeds it is {told(new, 1, 2)} above in five cells" in page
@@ -168,7 +169,7 @@ def test_overlap_as_a_loss_in_words():
 
 
 def test_the_plain_classifier_with_the_loss_in_words():
-    page, search = (words_of(name) for name in ("results.md", "search.md"))
+    page, search = words_of(*RESULT_PAGES), words_of("search.md")
     beside = [line_of("centred", *one, "plain_overlap") for one in PHOTOGRAPHS]
     assert Counter(line.verdict for line in beside) == {"even": 4, "behind": 1}
     assert (
@@ -232,7 +233,7 @@ def test_generated_scenes_again_on_the_same_cores():
     ours = [apart(score(first, "tuned", rate), score(second, "centred", rate)) for rate in rates]
     assert f"`tuned` is {told(ours[0], 1)} above and {told(ours[1], -1)} below" in page
     plain = [apart(score(second, "centred", rate), score(first, "plain_overlap", rate)) for rate in rates]
-    results, readme = (words_of(name) for name in ("results.md", "../README.md"))
+    results, readme = words_of(*RESULT_PAGES), words_of("../README.md")
     assert "on the same cores `centred` is {} and {} above it".format(*(told(one, 1) for one in plain)) in results
     ours = [line_of("tuned", *one, "plain_overlap").difference for one in SCENES]
     assert "the default is {} and {} above plain with overlap".format(*(told(one, 1) for one in ours)) in readme
@@ -241,7 +242,7 @@ def test_generated_scenes_again_on_the_same_cores():
 
 
 def test_generated_scenes_with_a_plain_classifier_in_words():
-    page, search = (words_of(name) for name in ("results.md", "search.md"))
+    page, search = words_of(*RESULT_PAGES), words_of("search.md")
     plain, centred = (
         [signed_pair(line_of(arm, *one, base).difference) for one in SCENES]
         for arm, base in (("plain_overlap", "plain"), ("centred", "plain_overlap"))

@@ -11,6 +11,7 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    RESULT_PAGES,
     RESULTS,
     apart,
     beside_both,
@@ -58,7 +59,7 @@ def test_the_tables_are_those_of_the_records(name, rows):
 
 
 def test_round_twenty_two_in_words():
-    page, results = (words_of(name) for name in ("search.md", "results.md"))
+    page, results = words_of("search.md"), words_of(*RESULT_PAGES)
     met = [line_of("joined", *one, "plain").verdict == "ahead" for one in LONG]
     assert met == [True, False, False, True]
     assert "it meets the goal in two of the four long cells" in page
@@ -108,7 +109,7 @@ def test_generated_scenes_with_both_in_words():
 
 
 def test_what_was_expected_is_beside_what_was_found():
-    page, results = (words_of(name) for name in ("search.md", "results.md"))
+    page, results = words_of("search.md"), words_of(*RESULT_PAGES)
 
     def both(arm, name, cell):
         return next(beside_both(name, cell, arm, biased=True)).value, told_apart(
