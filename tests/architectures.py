@@ -149,7 +149,7 @@ SIZES = {"smp PAN": 128, **dict.fromkeys(WIDE, 32)}
 def build(name):
     """The model in eval mode, with batch statistics that fit its features, so that none is degenerate."""
     model, state = built(name)
-    torch.set_rng_state(state)
+    torch.set_rng_state(state)  # what is drawn next must not depend on whether the model was there already
     return copy.deepcopy(model)
 
 

@@ -280,6 +280,18 @@ def test_overlap_however_the_pixels_are_shared_out(monkeypatch, span):
     )
 
 
+def test_overlap_of_more_pixels_than_a_second_dimension_of_programs(monkeypatch):
+    from cacseg.kernels import overlap
+
+    grids = []
+    monkeypatch.setattr(overlap, "launch", lambda kernel, grid, *arguments, **constants: grids.append(grid))
+    with torch.device("meta"):
+        logits, labels = torch.empty(1, 2, 2**28), torch.empty(1, 2**28, dtype=torch.int64)
+        _, of_sums, powers = overlap.forward(logits, labels)
+        overlap.backward(torch.empty(()), logits, labels, of_sums, powers)
+    assert max(number for grid in grids for number in grid[1:]) < 2**16 < max(grid[0] for grid in grids) < 2**31
+
+
 @pytest.mark.parametrize("value", [100.0, float("nan"), float("inf"), -float("inf")])
 def test_overlap_of_what_is_ignored(value):
     logits, labels = draw(2, 6, 4, 7, scale=3), draw_labels(6, 2, 4, 7)
@@ -294,7 +306,10 @@ def test_overlap_of_what_is_ignored(value):
     assert (found[1][1][ignored] == 0).all()
     broken = logits.clone()
     broken[1, 0][labels[1] != 255] = float("nan")
-    assert ops.overlap_loss(broken, labels, impl="triton").isnan()
+    broken.requires_grad_()
+    loss = ops.overlap_loss(broken, labels, impl="triton")
+    assert loss.isnan()
+    assert (torch.autograd.grad(loss, broken)[0][ignored] == 0).all()
 
 
 def test_overlap_of_sure_and_of_no_pixels():
@@ -423,7 +438,7 @@ def test_operators_pass_torchs_own_checks():
     from cacseg.ops.fused_classifier import fused_classifier_operator
     from cacseg.ops.fused_cross_entropy import fused_cross_entropy_operator
     from cacseg.ops.fused_distillation import fused_distillation_operator
-    from cacseg.ops.fused_overlap import fused_overlap_operator
+    from cacseg.ops.fused_overlap import fused_overlap_backward_operator, fused_overlap_operator
 
     checks = ("test_schema", "test_faketensor")
     logits, labels = draw(2, 6, 3, 4).requires_grad_(), draw_labels(6, 2, 6, 8)
@@ -435,7 +450,11 @@ def test_operators_pass_torchs_own_checks():
         fused_distillation_operator, (logits, draw(2, 6, 3, 4), small, 0.5, True, True, True, True), test_utils=checks
     )
     for one, of_one in ((logits, small), (logits.mT.contiguous().mT, small), (draw(12, 6), small[0].flatten())):
-        torch.library.opcheck(fused_overlap_operator, (one.detach().requires_grad_(), of_one), test_utils=checks)
+        leaf = one.detach().requires_grad_()
+        torch.library.opcheck(fused_overlap_operator, (leaf, of_one), test_utils=checks)
+        kept = fused_overlap_operator(leaf.detach(), of_one)
+        arguments = (kept[0], leaf.detach(), of_one, *kept[1:])
+        torch.library.opcheck(fused_overlap_backward_operator, arguments, test_utils=checks)
     features, weight, bias = draw(2, 8, 3, 4).requires_grad_(), draw(6, 8), draw(6)
     projector = (draw(4, 16), draw(8, 4), draw(8))
     torch.library.opcheck(

@@ -105,7 +105,10 @@ def test_what_is_not_finite_under_a_label_is_not_hidden():
     logits, labels = draw()
     broken = logits.detach().clone()
     broken[1, 0, 2, 3] = float("nan")
-    assert ops.overlap_loss(broken, labels).isnan()
+    for loss, gradient in both(broken.requires_grad_(), labels):
+        assert loss.isnan()
+        assert gradient[1, 0, 2, 3].isnan()
+        assert (gradient[(labels == 255)[:, None].expand_as(gradient)] == 0).all()
 
 
 def test_without_labels_it_is_zero_with_zero_gradients():

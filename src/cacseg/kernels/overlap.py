@@ -57,9 +57,11 @@ def _sums(
     BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a span of pixels, for each class: probabilities on its pixels, on all, and how many it has: [3, parts, n]."""
-    k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    batch = tl.program_id(2).to(tl.int64)
-    first = tl.program_id(1) * span
+    blocks = tl.cdiv(n, BLOCK_N)
+    k = (tl.program_id(0) % blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
+    batch = tl.program_id(1).to(tl.int64)
+    part = tl.program_id(0) // blocks
+    first = part * span
     shared = tl.zeros([BLOCK_N, BLOCK], tl.float32)
     answered = tl.zeros([BLOCK_N, BLOCK], tl.float32)
     there = tl.zeros([BLOCK_N, BLOCK], tl.float32)
@@ -77,11 +79,11 @@ def _sums(
         shared += tl.where(own, probability, 0.0)
         answered += probability
         there += own.to(tl.float32)
-    split = batch * tl.num_programs(1) + tl.program_id(1)
-    kind = tl.num_programs(1).to(tl.int64) * tl.num_programs(2) * n
-    tl.store(parts + split * n + k, tl.sum(shared, axis=1), mask=k < n)
-    tl.store(parts + kind + split * n + k, tl.sum(answered, axis=1), mask=k < n)
-    tl.store(parts + 2 * kind + split * n + k, tl.sum(there, axis=1), mask=k < n)
+    left = parts + (batch * tl.cdiv(length, span) + part) * n + k
+    kind = tl.cdiv(length, span).to(tl.int64) * tl.num_programs(1) * n
+    tl.store(left, tl.sum(shared, axis=1), mask=k < n)
+    tl.store(left + kind, tl.sum(answered, axis=1), mask=k < n)
+    tl.store(left + 2 * kind, tl.sum(there, axis=1), mask=k < n)
 
 
 @triton.jit
@@ -134,7 +136,7 @@ def _backward(
         probability = tl.exp(score - top[None, :]) * share[None, :]
         own = label[None, :] == k[:, None]
         of_probability = of_answered[:, None] + tl.where(own, of_shared[None, :], 0.0)
-        value = probability * (of_probability - mean[None, :]) * factor
+        value = tl.where(known[None, :], probability * (of_probability - mean[None, :]) * factor, 0.0)
         where = out[None, :] + k.to(tl.int64)[:, None] * gradient_n
         mask = (k < n)[:, None] & inside[None, :]
         tl.store(where, value.to(gradient.dtype.element_ty), mask=mask)
@@ -153,10 +155,10 @@ def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         logits, labels, powers, n, length, b * length, *logits.stride(),
         BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
-    grid = (cdiv(n, 8), cdiv(length, SPAN), b)
-    parts = torch.empty(3, grid[1] * b, n, dtype=torch.float32, device=logits.device)
+    spans = cdiv(length, SPAN)  # which may be more than a device takes as a second dimension
+    parts = torch.empty(3, spans * b, n, dtype=torch.float32, device=logits.device)
     launch(
-        _sums, grid,
+        _sums, (spans * cdiv(n, 8), b),
         logits, labels, powers, parts, n, length, b * length, SPAN, *logits.stride(),
         BLOCK_N=8, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip

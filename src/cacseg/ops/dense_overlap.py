@@ -65,7 +65,7 @@ def sums_of(probabilities: Tensor, targets: Tensor, dim: int) -> Tensor:
 
 
 def of_scores(of_sums: Tensor, probabilities: Tensor, targets: Tensor, dim: int) -> Tensor:
-    """The gradient of a tile's scores, 0 where ignored, as the probabilities are.
+    """The gradient of a tile's scores, 0 where ignored, whatever the sums' gradients are.
 
     Where the sums' gradients give a pixel of class y the gradient g_k = of_answered_k + [k = y] of_shared_k for its
     probability q_k, its score has that of softmax, q_k (g_k - sum_j q_j g_j).
@@ -75,7 +75,8 @@ def of_scores(of_sums: Tensor, probabilities: Tensor, targets: Tensor, dim: int)
     everywhere = of_answered.view(-1, *[1] * (probabilities.ndim - dim - 1))
     of_probabilities = everywhere.expand_as(probabilities).contiguous()
     of_probabilities.scatter_(dim, own, (of_answered + of_shared)[own])
-    return torch._softmax_backward_data(of_probabilities, probabilities, dim, probabilities.dtype)
+    gradient = torch._softmax_backward_data(of_probabilities, probabilities, dim, probabilities.dtype)
+    return gradient.masked_fill_(targets < 0, 0.0)
 
 
 overlap_sums_operator = torch.library.custom_op("cacseg::overlap_sums", mutates_args=())(_overlap_sums)

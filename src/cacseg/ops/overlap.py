@@ -26,8 +26,8 @@ def overlap_loss(
 
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
 
-    Maps of any number of dimensions go a tile at a time, and so do points [P, n]: by Triton kernels on a CUDA device,
-    else by PyTorch. Differentiable once, by autograd (for torch.func take that of `functional`).
+    For maps of any number of dimensions, and for points [P, n]; where Triton's kernels cannot run, a tile at a time.
+    Differentiable once, by autograd (for torch.func take that of `functional`).
     """
     check_logits(logits)
     num_classes = logits.shape[1]
