@@ -231,6 +231,7 @@ scenes() {
     go scenes "${cpu[@]}" "${before[@]}" --only arms=tuned,plain_overlap
     go scenes "${cpu[@]}" "${before[@]}" --only arms=joined
     go scenes "${cpu[@]}" "${before[@]}" --only arms=overlap_fine
+    go scenes "${cpu[@]}" "${before[@]}" --only arms=fixed_overlap
 }
 
 for name; do

@@ -233,10 +233,8 @@ def test_generated_scenes_again_on_the_same_cores():
     ours = [apart(score(first, "tuned", rate), score(second, "centred", rate)) for rate in rates]
     assert f"`tuned` is {told(ours[0], 1)} above and {told(ours[1], -1)} below" in page
     plain = [apart(score(second, "centred", rate), score(first, "plain_overlap", rate)) for rate in rates]
-    results, readme = words_of(*RESULT_PAGES), words_of("../README.md")
+    results = words_of(*RESULT_PAGES)
     assert "on the same cores `centred` is {} and {} above it".format(*(told(one, 1) for one in plain)) in results
-    ours = [line_of("tuned", *one, "plain_overlap").difference for one in SCENES]
-    assert "the default is {} and {} above plain with overlap".format(*(told(one, 1) for one in ours)) in readme
     oracle = apart(score(first, "oracle_3", rates[1]), score(second, "centred", rates[1]))
     assert f"(and {told(oracle, -1)} below `centred` trained again on the same cores" in page
 
