@@ -1,4 +1,4 @@
-"""The measuring scripts of tools/ that docs name."""
+"""The measuring scripts of tools/ and benchmarks/ that docs name."""
 
 import importlib.util
 import sys
@@ -10,11 +10,11 @@ import torch
 ROOT = Path(__file__).parents[1]
 
 
-def load(name):
+def load(name, folder="tools"):
     """A script as Python runs it, with the folder of the script on the path."""
-    sys.path.insert(0, str(ROOT / "tools"))
+    sys.path.insert(0, str(ROOT / folder))
     try:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
@@ -98,3 +98,18 @@ def test_what_a_classifier_lacks_is_measured(measure_presence, capsys, monkeypat
     with pytest.raises(SystemExit):
         measure_presence.main()
     assert "--seeds must be whole numbers, as 0,1,2; got 'one'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["converted", "converted, native", "patches"])
+def test_a_head_of_3x3_is_measured(form, capsys, monkeypatch):
+    script = load("three_by_three_head", "benchmarks")
+    assert form in script.FORMS
+    monkeypatch.setattr(script, "SIZE", 64)
+    try:
+        script.measure(form)
+        assert torch.backends.mkldnn.enabled is not form.endswith("native")
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=True)
+    seconds, memory = map(float, capsys.readouterr().out.split())
+    assert seconds > 0.0
+    assert memory >= 0.0
