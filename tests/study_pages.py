@@ -19,6 +19,7 @@ PLANNED = ("0", "1", "2")  # seeds; of some cells there are more, added later
 SIX = (*PLANNED, "3", "4", "5")
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 WHOLE = ("msrc21_unscaled", FCN, "adamw", 4000)  # the recipe of MSRC-21, all of its steps
+HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 
 
 @functools.cache

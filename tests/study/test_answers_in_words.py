@@ -6,7 +6,7 @@ from collections import Counter
 from cacseg.study.summary import mean_of
 from study_pages import (
     CELLS,
-    FCN,
+    HALF,
     PLANNED,
     RESULT_PAGES,
     WHOLE,
@@ -16,8 +16,6 @@ from study_pages import (
     scores,
     words_of,
 )
-
-HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 
 
 def test_the_whole_recipe_in_words():

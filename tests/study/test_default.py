@@ -9,6 +9,7 @@ from cacseg.study.summary import mean_of
 from study_pages import (
     CELLS,
     FCN,
+    HALF,
     NEAR,
     PHOTOGRAPHS,
     PLANNED,
@@ -86,7 +87,7 @@ def gains():
         "CamVid, validation images, long": ("full", ("camvid", FCN, "adamw", 2000)),
         "CamVid, validation images, long, DeepLabV3+": ("further", ("camvid", NEAR, "adamw", 1000)),
         "MSRC-21, unscaled, whole": ("recipe", WHOLE),
-        "MSRC-21, long, unscaled": ("unscaled", ("msrc21_unscaled", FCN, "adamw", 2000)),
+        "MSRC-21, long, unscaled": ("unscaled", HALF),
         "MSRC-21, long, unscaled, DeepLabV3+": ("unscaled", ("msrc21_unscaled", NEAR, "adamw", 2000)),
         "MSRC-21, long, unscaled, SGD": ("unscaled", ("msrc21_unscaled", FCN, "sgd", 2000)),
         "MSRC-21, long": ("full", ("msrc21", FCN, "adamw", 2000)),

@@ -7,6 +7,7 @@ from study_pages import (
     FCN,
     NEAR,
     PLANNED,
+    WHOLE,
     line_of,
     lines_of,
     rows_of,
@@ -31,7 +32,7 @@ REST = [
     for rule in ("adamw", "sgd")
     for steps in (200, 800)
 ]
-REST += [("recipe", ("msrc21_unscaled", FCN, "adamw", 4000))]
+REST += [("recipe", WHOLE)]
 
 
 def has(name, cell, arm):

@@ -3,6 +3,7 @@
 from cacseg.study.summary import mean_of
 from study_pages import (
     FCN,
+    HALF,
     NEAR,
     PLANNED,
     RESULT_PAGES,
@@ -16,7 +17,7 @@ from study_pages import (
 )
 
 HELD_OUT = ("ends", ("camvid_held_out", FCN, "adamw", 1000))
-UNSCALED = ("unscaled", ("msrc21_unscaled", FCN, "adamw", 2000))
+UNSCALED = ("unscaled", HALF)
 NEW = [("ends", ("camvid_held_out", NEAR, "adamw", 1000)), ("further", ("msrc21", FCN, "sgd", 2000))]
 LONG = [
     HELD_OUT,

@@ -6,6 +6,7 @@ from cacseg.study.classes import read_classes
 from cacseg.study.summary import mean_of
 from study_pages import (
     FCN,
+    HALF,
     PLANNED,
     RESULTS,
     SIX,
@@ -20,7 +21,6 @@ from study_pages import (
     words_of,
 )
 
-HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
 LATER = SIX[len(PLANNED) :]
 # Of a cell the files that have `fixed` and `fixed_overlap`, and the one that has `tuned` and `plain_overlap`.
 CELLS = [
@@ -28,6 +28,7 @@ CELLS = [
     ("ends", "full", ("msrc21", FCN, "adamw", 2000)),
     ("unscaled", "unscaled", HALF),
 ]
+LENGTHS = {"recipe": WHOLE, "unscaled": HALF}  # the same cell, by the file that has it
 SCENES = [("scenes", "scenes", ("scenes", "deeplabv3plus", rule, 150)) for rule in ("adamw", "adamw_fast")]
 
 
@@ -37,6 +38,11 @@ def own(name, cell, arm, seeds=PLANNED, measure="miou"):
 
 def whole(arm, seeds=SIX, measure="miou"):
     return own("recipe", WHOLE, arm, seeds, measure)
+
+
+def adapting(name, other, cell, measure="miou"):
+    """`tuned` beside the same with one classifier for all images."""
+    return apart(own(other, cell, "tuned", measure=measure), own(name, cell, "fixed_overlap", measure=measure))
 
 
 def length_rows():
@@ -50,15 +56,11 @@ def length_rows():
 def adapting_rows():
     for name, other, cell in CELLS + SCENES:
         plain, fixed, centred = (own(name, cell, arm) for arm in ("plain", "fixed", "centred"))
-        still, (tuned, control) = (
-            own(name, cell, "fixed_overlap"),
-            (own(other, cell, arm) for arm in ("tuned", "plain_overlap")),
+        still, tuned, control = (
+            own(file, cell, arm) for file, arm in ((name, "fixed_overlap"), (other, "tuned"), (other, "plain_overlap"))
         )
-        pixels = apart(
-            own(other, cell, "tuned", measure="pixel_accuracy"),
-            own(name, cell, "fixed_overlap", measure="pixel_accuracy"),
-        )
-        found = [apart(still, plain), apart(tuned, plain), apart(tuned, still), pixels, apart(still, control)]
+        beside = adapting(name, other, cell), adapting(name, other, cell, "pixel_accuracy")
+        found = [apart(still, plain), apart(tuned, plain), *beside, apart(still, control)]
         yield f"| {' | '.join([*map(str, cell), *map(signed_pair, [*found, apart(centred, fixed)])])} |"
 
 
@@ -107,39 +109,31 @@ def test_the_length_of_training_in_words():
 
 
 def test_what_is_lost_with_the_length_in_words():
-    page, readme = words_of("results.md"), words_of("../README.md")
-    within, shared = (
-        {
-            (name, arm): apart(*pairs(name, cell, arm))
-            for name, cell in (("recipe", WHOLE), ("unscaled", HALF))
-            for arm in ("centred", "tuned")
-        }
-        for pairs in (
-            lambda name, cell, arm: (own(name, cell, arm, SIX), scores(name, cell, arm, "plain", SIX)),
-            lambda name, cell, arm: (scores(name, cell, arm, "plain", SIX), own(name, cell, "plain", SIX)),
-        )
+    page, readme, arms = words_of("results.md"), words_of("../README.md"), ("centred", "tuned")
+    plain = {name: own(name, cell, "plain", SIX) for name, cell in LENGTHS.items()}
+    adapted, answers = (  # of the same models the context answers, and the plain ones
+        {(name, arm): scores(name, cell, arm, answer, SIX) for name, cell in LENGTHS.items() for arm in arms}
+        for answer in ("context", "plain")
     )
-    whole_, half = ([pair(within[name, arm]) for arm in ("centred", "tuned")] for name in ("recipe", "unscaled"))
+    within = {key: apart(adapted[key], answers[key]) for key in adapted}
+    shared = {(name, arm): apart(answers[name, arm], plain[name]) for name, arm in answers}
+    at_end, at_half = ([pair(within[name, arm]) for arm in arms] for name in LENGTHS)
     words = "context answers are {} (`centred`) and {} (`tuned`) above the plain answers of the same models; after half"
-    assert words.format(*whole_) in page
-    assert "of the same models; after half of the steps it was {} and {}.".format(*half) in page
-    assert f"Context answers stay {whole_[1]} above the plain answers of the same models" in readme
-    below = [told(shared["recipe", arm], -1) for arm in ("centred", "tuned")]
-    above = [told(shared["unscaled", arm], 1) for arm in ("centred", "tuned")]
+    assert words.format(*at_end) in page
+    assert "of the same models; after half of the steps it was {} and {}.".format(*at_half) in page
+    assert f"Context answers stay {at_end[1]} above the plain answers of the same models" in readme
+    below = [told(shared["recipe", arm], -1) for arm in arms]
+    above = [told(shared["unscaled", arm], 1) for arm in arms]
     words = "are {} and {} *below* those of a plain model, where after half of the steps they were {} and {} above"
     assert words.format(*below, *above) in page
-    arms = {name: own(name, cell, "tuned", SIX) for name, cell in (("recipe", WHOLE), ("unscaled", HALF))}
-    plain = {name: own(name, cell, "plain", SIX) for name, cell in (("recipe", WHOLE), ("unscaled", HALF))}
-    answers = {
-        name: scores(name, cell, "tuned", "plain", SIX) for name, cell in (("recipe", WHOLE), ("unscaled", HALF))
-    }
 
-    def lost(first, second):
-        by_seed = [{seed: first[name][seed] - second[name][seed] for seed in SIX} for name in ("unscaled", "recipe")]
-        return told(apart(*by_seed), 1)
+    def lost(of):
+        """What `tuned` loses beside plain from half of the steps on."""
+        end, half = ({seed: of[name, "tuned"][seed] - plain[name][seed] for seed in SIX} for name in LENGTHS)
+        return told(apart(half, end), 1)
 
-    assert f"of the {lost(arms, plain)} that `tuned` loses beside plain {lost(answers, plain)} lie there" in page
-    assert f"do not ({pair(apart(answers['recipe'], answers['unscaled']))})" in page
+    assert f"of the {lost(adapted)} that `tuned` loses beside plain {lost(answers)} lie there" in page
+    assert f"do not ({pair(apart(*(answers[name, 'tuned'] for name in LENGTHS)))})" in page
 
 
 def test_the_classes_of_the_whole_recipe_in_words():
@@ -168,22 +162,12 @@ def test_the_classes_of_the_whole_recipe_in_words():
 
 def test_the_adapting_in_words():
     results, search, readme = map(words_of, ("results.md", "search.md", "../README.md"))
-    held_out, scaled, unscaled = found = [
-        apart(own(other, cell, "tuned"), own(name, cell, "fixed_overlap")) for name, other, cell in CELLS
-    ]
+    held_out, scaled, unscaled = found = [adapting(*one) for one in CELLS]
     words = f"{signed_pair(scaled)} on MSRC-21, {signed_pair(unscaled)} where its images keep their size and"
     assert f"{words} {signed_pair(held_out)} on CamVid's held-out images, of gains of" in results
     gains = [apart(own(other, cell, "tuned"), own(name, cell, "plain")).value for name, other, cell in CELLS]
     assert "of gains of {1:.1f}, {2:.1f} and {0:.1f};".format(*gains) in results
-    pixels = [
-        apart(
-            *(
-                own(file, cell, arm, measure="pixel_accuracy")
-                for file, arm in ((other, "tuned"), (name, "fixed_overlap"))
-            )
-        )
-        for name, other, cell in CELLS
-    ]
+    pixels = [adapting(*one, "pixel_accuracy") for one in CELLS]
     assert "in pixel accuracy {1}, {2} and {0}.".format(*map(signed_pair, pixels)) in results
     assert not any(sign(one) for one in found)
     for arm, words in (
@@ -214,7 +198,7 @@ def test_the_adapting_in_words():
 
 def test_the_adapting_on_generated_scenes_in_words():
     results, search, readme = map(words_of, ("results.md", "search.md", "../README.md"))
-    found = [apart(own(name, cell, "tuned"), own(name, cell, "fixed_overlap")) for name, _, cell in SCENES]
+    found = [adapting(*one) for one in SCENES]
     words = " and ".join(told(one, 1) for one in found)
     assert f"| generated scenes: two points below at either rate | {words} below |" in search
     assert f"On generated scenes, where it pays by design, it is {words}" in results

@@ -9,6 +9,7 @@ from cacseg.study.summary import mean_of
 from cacseg.study.tables import signed
 from study_pages import (
     FCN,
+    HALF,
     NEAR,
     PLANNED,
     RESULT_PAGES,
@@ -27,7 +28,7 @@ from study_pages import (
 )
 
 HELD_OUT = ("ends", ("camvid_held_out", FCN, "adamw", 1000))
-UNSCALED = ("unscaled", ("msrc21_unscaled", FCN, "adamw", 2000))
+UNSCALED = ("unscaled", HALF)
 SCALED_NEAR = ("further", ("msrc21", NEAR, "adamw", 2000))
 SCALED_SGD = ("further", ("msrc21", FCN, "sgd", 2000))
 LONG = [

@@ -20,13 +20,19 @@ def _fused_overlap(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor, Tens
 
 def _fused_overlap_backward(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
     """The gradient of the logits."""
-    gradient = kernels("overlap").backward(of_loss, _as_maps(logits), _as_rows(fitted), of_sums, powers)
-    return gradient[0].T if logits.ndim == 2 else gradient.view(logits.shape)
+    return _as_given(
+        kernels("overlap").backward(of_loss, _as_maps(logits), _as_rows(fitted), of_sums, powers), logits.shape
+    )
 
 
 def _as_maps(logits: Tensor) -> Tensor:
     """[b, n, L]; points are the places of one image."""
     return logits.T[None] if logits.ndim == 2 else logits.flatten(2)
+
+
+def _as_given(maps: Tensor, shape: torch.Size) -> Tensor:
+    """What `_as_maps` was made of."""
+    return maps[0].T if len(shape) == 2 else maps.view(shape)
 
 
 def _as_rows(fitted: Tensor) -> Tensor:
@@ -49,8 +55,7 @@ def _(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @fused_overlap_backward_operator.register_fake
 def _(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
-    gradient = torch.empty_like(_as_maps(logits))
-    return gradient[0].T if logits.ndim == 2 else gradient.view(logits.shape)
+    return _as_given(torch.empty_like(_as_maps(logits)), logits.shape)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
