@@ -57,6 +57,21 @@ def test_mobilenetv2_dilates_the_first_block_of_a_stage(output_stride, dilations
         assert all(conv.dilation == (1, 1) for conv in others)
 
 
+@pytest.mark.parametrize(("padding", "offset"), [("", 0), ("same", -1)])
+@pytest.mark.parametrize(("blocks", "same"), [("all", True), ("first", False)])
+@torch.no_grad()
+def test_where_all_blocks_dilate_weights_read_what_they_read_undilated(blocks, same, padding, offset):
+    """Every fourth feature at a stride of 8 is one at a stride of 32; as TensorFlow pads, the last of four."""
+    coarse = make_backbone("mobilenetv2_035", padding=padding).eval()
+    fine = make_backbone("mobilenetv2_035", output_stride=8, padding=padding, dilated_blocks=blocks).eval()
+    fine.load_state_dict(coarse.state_dict())
+    images = torch.randn(1, 3, 512, 512, generator=torch.Generator().manual_seed(0))
+    few, many = coarse(images)[3], fine(images)[3]
+    picked = many[..., offset % 4 :: 4, offset % 4 :: 4]
+    middle = (..., slice(7, 9), slice(7, 9))  # which no border reaches
+    assert torch.allclose(picked[middle], few[middle], rtol=1e-3, atol=1e-5 * float(few.abs().max())) == same
+
+
 @torch.no_grad()
 def test_padding_same_is_tensorflows():
     """At an even size a stride of 2 pads below and to the right alone, where PyTorch pads on both sides."""

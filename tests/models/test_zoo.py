@@ -95,6 +95,19 @@ def test_deeplab_reaches_as_far_as_it_is_told():
     assert create_on_meta(**model.arguments).arguments == model.arguments
 
 
+def test_which_blocks_of_mobilenetv2_dilate_is_told_and_kept():
+    model = create_on_meta("fcn_mobilenetv2", dilated_blocks="all")
+    last = model.backbone.net.blocks[5][2].conv_dw
+    assert (last.kernel_size, last.dilation, last.padding) == ((3, 3), (4, 4), (4, 4))
+    assert create_on_meta(**model.arguments).arguments == model.arguments
+    assert create_on_meta("fcn_mobilenetv2").arguments["dilated_blocks"] == "first"
+    assert "dilated_blocks" not in create_on_meta("upernet_resnet50").arguments
+    with pytest.raises(ValueError, match="dilated_blocks must be one of 'first', 'all'; got 'some'"):
+        create_on_meta("fcn_mobilenetv2", dilated_blocks="some")
+    with pytest.raises(ValueError, match="dilated_blocks belong to MobileNetV2; got 'first' with resnet50c"):
+        create_on_meta("upernet_resnet50", dilated_blocks="first")
+
+
 def test_weights_of_tensorflow_have_their_padding_and_normalisation():
     model = create_on_meta("fcn_mobilenetv2", padding="same", mean=[0.5] * 3, std=[0.5] * 3)
     assert model.mean == model.std == (0.5, 0.5, 0.5)

@@ -197,6 +197,21 @@ def test_dilations_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     assert any(line.startswith("dilations of [2, 4], where the model of") for line in said)
 
 
+def test_dilated_blocks_are_the_recipe_s_or_those_of_the_weights(tmp_path):
+    root, said = make_folder(tmp_path / "data"), []
+    data = open_split(small(root).data, "train")
+    names = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.output_stride": 16}
+    all_of_them = make_model(small(root, **names, **{"model.dilated_blocks": "all"}).model, data, said.append)
+    assert all_of_them.arguments["dilated_blocks"] == "all"
+    all_of_them.save(tmp_path / "all.safetensors")
+    assert cacseg.load(tmp_path / "all.safetensors").arguments["dilated_blocks"] == "all"
+    names["model.weights"] = str(tmp_path / "all.safetensors")
+    assert make_model(small(root, **names).model, data, said.append).arguments["dilated_blocks"] == "all"
+    assert not any(line.startswith("dilated_blocks") for line in said)
+    make_model(small(root, **names, **{"model.dilated_blocks": "first"}).model, data, said.append)
+    assert any(line.startswith("dilated_blocks of 'first', where the model of") for line in said)
+
+
 @pytest.mark.parametrize("in_windows", [False, True])
 def test_crops_too_small_for_a_dilation_are_said(tmp_path, in_windows):
     """Maps of 4x4 for crops of 32x32; the images of 40x48 become 133x160 in validation."""

@@ -114,6 +114,8 @@ def test_digests_tell_settings_apart_and_nothing_else(tmp_path):
     assert digest_of(config, 0.2) != digest
     near, far = ({"model.dilations": dilations} for dilations in ((6, 12, 18), (12, 24, 36)))
     assert digest_of(change(config, near), None) != digest == digest_of(change(config, far), None)
+    first, every = ({"model.dilated_blocks": blocks} for blocks in ("first", "all"))
+    assert digest_of(change(config, every), None) != digest == digest_of(change(config, first), None)
     here, there, other = (tmp_path / name for name in ("here", "there", "other"))
     here.write_bytes(b"weights")
     there.write_bytes(b"weights")

@@ -87,6 +87,7 @@ def make_backbone(
     in_channels: int = 3,
     output_stride: int = 32,
     drop_path: float = 0.0,
+    dilated_blocks: str = "first",
     padding: str = "",
     pad_to_stride: bool = True,
     pretrained: bool = False,
@@ -99,6 +100,7 @@ def make_backbone(
         in_channels: channels of the images.
         output_stride: 32, or 16 or 8: the coarser stages dilate their convolutions instead of striding.
         drop_path: the largest probability of skipping a residual branch, while training.
+        dilated_blocks: "first" or "all", of MobileNetV2 below a stride of 32 (see `dilate_first_blocks`).
         padding: "" or "same", TensorFlow's, for weights that were trained with it.
         pad_to_stride: whether images are padded to a multiple of the output stride where the network pads as
             TensorFlow does (see `moves_with_size`).
@@ -129,7 +131,7 @@ def make_backbone(
             f"a backbone must give four maps of the strides {expected}; {name!r} gives maps of the strides "
             f"{tuple(strides)}. Choose a hierarchical one: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
         )
-    if name.startswith("mobilenetv2_"):
+    if has_choice_of_blocks(name) and dilated_blocks == "first":
         dilate_first_blocks(net, output_stride)
     if pad_to_stride and moves_with_size(net):
         multiple = math.lcm(multiple, output_stride)
@@ -215,8 +217,18 @@ def synchronise_batch_norm(module: nn.Module) -> None:
     timm.layers.norm_act.convert_sync_batchnorm(module)
 
 
+def has_choice_of_blocks(name: str) -> bool:
+    """Whether the reference dilates other blocks of a network than timm does."""
+    return name.startswith("mobilenetv2_")
+
+
 def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
-    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates."""
+    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
+
+    In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
+    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here most blocks of the
+    last stages read a finer map than they were trained on.
+    """
     blocks: Any = net.get_submodule("blocks")
     for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
         for index, block in enumerate(stage):

@@ -14,7 +14,7 @@ from torch import nn
 from cacseg._checks import check_choice, check_dilations, check_dropout, check_flags, check_label_smoothing
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
-from cacseg.models.backbones import LEVELS, make_backbone, normalisation
+from cacseg.models.backbones import LEVELS, has_choice_of_blocks, make_backbone, normalisation
 from cacseg.models.deeplabv3plus import DILATIONS, DeepLabV3Plus
 from cacseg.models.fcn import FCN
 from cacseg.models.files import read_tensors
@@ -79,6 +79,7 @@ def create_model(
     dropout: float | None = None,
     output_stride: int | None = None,
     dilations: Sequence[int] | None = None,
+    dilated_blocks: Literal["first", "all"] | None = None,
     drop_path: float | None = None,
     padding: str | None = None,
     pad_to_stride: bool = True,
@@ -113,6 +114,8 @@ def create_model(
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
+        dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16; None is "first", as the reference and the
+            checkpoints of the paper have it, "all" is what its ImageNet weights were trained for.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
@@ -163,6 +166,14 @@ def create_model(
         arguments["dilations"] = check_dilations(fill(dilations, DILATIONS))
     elif dilations is not None:
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
+    if has_choice_of_blocks(architecture.backbone):
+        arguments["dilated_blocks"] = fill(dilated_blocks, "first")
+        check_choice("dilated_blocks", arguments["dilated_blocks"], ("first", "all"))
+    elif dilated_blocks is not None:
+        raise ValueError(
+            f"dilated_blocks belong to MobileNetV2; got {dilated_blocks!r} with {architecture.backbone}, all of whose "
+            "blocks dilate. Leave it out."
+        )
     check_choice("padding", arguments["padding"], ("", "same"))
     check_flags(pad_to_stride=pad_to_stride)
     model = _build(architecture, arguments, pretrained)
@@ -186,6 +197,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         in_channels=arguments["in_channels"],
         output_stride=arguments["output_stride"],
         drop_path=arguments["drop_path"],
+        dilated_blocks=arguments.get("dilated_blocks", "first"),
         padding=arguments["padding"],
         pad_to_stride=arguments["pad_to_stride"],
         pretrained=pretrained,

@@ -156,6 +156,8 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
     dilations = stated.get("dilations") if stated.get("name") == model.name else None
+    same = (stated.get("name"), stated.get("backbone")) == (model.name, model.backbone)
+    blocks = stated.get("dilated_blocks") if same else None
     made = create_model(
         model.name,
         len(data.class_names),
@@ -172,6 +174,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         dropout=model.dropout,
         output_stride=model.output_stride,
         dilations=dilations if model.dilations is None else model.dilations,
+        dilated_blocks=blocks if model.dilated_blocks is None else model.dilated_blocks,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
         pad_to_stride=model.pad_to_stride,
@@ -184,6 +187,9 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)
         if dilations is not None and dilations != made.arguments["dilations"]:
             report(f"dilations of {made.arguments['dilations']}, where the model of {model.weights} has {dilations}")
+        if blocks is not None and blocks != made.arguments["dilated_blocks"]:
+            now = made.arguments["dilated_blocks"]
+            report(f"dilated_blocks of {now!r}, where the model of {model.weights} has {blocks!r}")
         report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
     return made
 

@@ -24,7 +24,11 @@ WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
 _UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
 # Settings that came later, and what they were before: there a digest is the one that older results have.
-_LATER: dict[str, tuple[Any, ...]] = {"model.dilations": (None, list(DILATIONS)), "model.pad_to_stride": (False,)}
+_LATER: dict[str, tuple[Any, ...]] = {
+    "model.dilations": (None, list(DILATIONS)),
+    "model.dilated_blocks": (None, "first"),
+    "model.pad_to_stride": (False,),
+}
 # What a job cannot do, with the value that it needs and why.
 _NEEDED: dict[str, tuple[Any, str]] = {
     "data.max_share": (1.0, "crops are drawn before labels are seen"),
