@@ -11,7 +11,7 @@
 set -euo pipefail
 
 [[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
-all="full further unscaled recipe presets fits reach mild rates rest ends late whole trained long candidates search scenes"
+all="full further unscaled recipe confirm presets fits reach mild rates rest ends late whole trained long candidates search scenes"
 (($#)) || set -- $all
 for name; do # is it there, and what does it need? Scenes are generated.
     case " $all " in *" $name "*) ;; *) echo "there is no study $name in $0" >&2; exit 2 ;; esac
@@ -28,7 +28,7 @@ fi
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
 start=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
     --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
-# All but `unscaled` and `recipe` ran without images padded to the stride.
+# All but `unscaled`, `recipe` and `confirm` ran without images padded to the stride.
 before=(--set model.pad_to_stride=false)
 weights=("${start[@]}" "${before[@]}")
 camvid=(--root "camvid=$CAMVID")
@@ -82,6 +82,8 @@ presets() {
     go presets "${less[@]}" --only arms=plain_overlap --only optimisers=adamw --steps 800
     go presets "${both[@]}" "${gpu[@]}" "${fcn[@]}" --only data=camvid --only arms=plain_overlap --only optimisers=adamw --steps 800 \
         --seeds 2
+    go presets "${both[@]}" "${gpu[@]}" "${deeplab[@]}" --only data=camvid --only arms=tuned --only optimisers=adamw --steps 200 \
+        --seeds 3,4,5
 }
 
 fits() {
@@ -181,6 +183,15 @@ recipe() {
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,paper,released,evened,centred
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=tuned
     go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain,centred,tuned --seeds 3,4,5
+    go recipe --root "msrc21=$MSRC21" "${start[@]}" ${MPS---mps} --only arms=plain_overlap
+}
+
+confirm() {
+    local all=("${both[@]}" "${start[@]}" ${MPS---mps}) ocrnet=(--only models=ocrnet_mobilenetv2)
+    go confirm "${all[@]}" --only models=fcn_mobilenetv2 --only data=camvid_held_out --steps 4000
+    go confirm "${all[@]}" "${ocrnet[@]}" --only data=msrc21_unscaled --steps 2000
+    go confirm "${all[@]}" "${ocrnet[@]}" --only data=camvid_held_out --steps 1000
+    go confirm "${all[@]}" --only models=upernet_mobilenetv2 --only data=msrc21_unscaled --steps 500
 }
 
 reach() {

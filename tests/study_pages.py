@@ -17,6 +17,7 @@ CELLS = ("presets", "fits", "full", "further", "whole", "ends", "rates", "unscal
 PHOTOGRAPHS = ("presets", "fits", "rest", "full", "further", "ends", "unscaled", "recipe")  # where `evened` has
 PLANNED = ("0", "1", "2")  # seeds; of some cells there are more, added later
 SIX = (*PLANNED, "3", "4", "5")
+NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 WHOLE = ("msrc21_unscaled", FCN, "adamw", 4000)  # the recipe of MSRC-21, all of its steps
 HALF = ("msrc21_unscaled", FCN, "adamw", 2000)

@@ -11,6 +11,7 @@ from study_pages import (
     FCN,
     HALF,
     NEAR,
+    NUMBERS,
     PHOTOGRAPHS,
     PLANNED,
     SIX,
@@ -27,7 +28,6 @@ from study_pages import (
     words_of,
 )
 
-NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")
 WITH_CONTROL = [name for name in CELLS if any(line.arm == "plain_overlap" for line in lines_of(name))]
 
 
