@@ -6,13 +6,16 @@
 The backbone is not trained. A linear classifier of its last map, by L-BFGS, at the strides of 32, 16 and 8, with the
 first block of each stage dilated, as the reference has MobileNetV2, and with all of them; scored as models are, its
 logits upsampled to the labels. Beside it how far the features at each stride are those at 32, where both stand at the
-same place: their correlation over the middle of the images.
+same place: their correlation.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Literal
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +28,16 @@ from cacseg.data import SegmentationData, open_data
 from cacseg.metrics import confusion, scores
 from cacseg.models.model import SegmentationModel
 
-FORMS: dict[tuple[int, Literal["first", "all"]], str] = {
-    (32, "all"): "32",
-    (16, "first"): "16, first",
-    (16, "all"): "16, all",
-    (8, "first"): "8, first",
-    (8, "all"): "8, all",
-}
+Blocks = Literal["first", "all"]
+FORMS: tuple[tuple[int, Blocks], ...] = ((32, "all"), (16, "first"), (16, "all"), (8, "first"), (8, "all"))
 MULTIPLE = 32  # images are padded to it at the lower right, labels with what is ignored
+
+
+class Row(NamedTuple):
+    stride: int
+    blocks: Blocks
+    miou: float
+    correlation: float
 
 
 def padded(sample_image: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
@@ -90,15 +95,27 @@ def score(maps: list[Tensor], labels: list[Tensor], weight: Tensor, bias: Tensor
 
 
 def alike(maps: list[Tensor], at_32: list[Tensor], stride: int, padding: str) -> float:
-    """The correlation of features at a stride with those at 32, at their places, away from the borders."""
+    """The correlation of features at a stride with those at 32, at their places."""
     step = 32 // stride
     first = step - 1 if padding == "same" else 0  # TensorFlow pads below and to the right
-    pairs = (
-        (one[:, first::step, first::step][:, 2:-2, 2:-2], other[:, 2:-2, 2:-2])
-        for one, other in zip(maps, at_32, strict=True)
-    )
+    pairs = ((one[:, first::step, first::step], other) for one, other in zip(maps, at_32, strict=True))
     ours, theirs = (torch.cat([one.flatten().float() for one in found]) for found in zip(*pairs, strict=True))
     return float(torch.corrcoef(torch.stack([ours, theirs]))[0, 1])
+
+
+def measure(splits: list[SegmentationData], backbone: str, **told: Any) -> Iterator[Row]:
+    """A row for each stride and choice of blocks, from the training and the validation split."""
+    classes, ignored = len(splits[0].class_names), splits[0].ignore_index
+    at_32: list[Tensor] = []
+    for stride, blocks in FORMS:
+        model = cacseg.create_model(
+            "fcn", classes, "plain", backbone=backbone, output_stride=stride, dilated_blocks=blocks, **told
+        ).eval()
+        (maps, labels), (held, truth) = (features_of(model, data) for data in splits)
+        at_32 = at_32 or held
+        weight, bias = fit(maps, labels, classes, ignored)
+        same = alike(held, at_32, stride, model.arguments["padding"])
+        yield Row(stride, blocks, score(held, truth, weight, bias, ignored), same)
 
 
 def main() -> None:
@@ -108,26 +125,28 @@ def main() -> None:
     parser.add_argument("--backbone", default="mobilenetv2_100", help="a MobileNetV2 of timm")
     parser.add_argument("--padding", default=None, choices=("", "same"), help="that the weights were trained with")
     parser.add_argument(
-        "--normalise", type=float, default=None, help="one number for all means and deviations, e.g. 0.5"
+        "--normalise", type=float, default=None, help="the mean and deviation of all channels, e.g. 0.5"
     )
+    parser.add_argument("-o", "--output", type=Path, default=None, help="a JSON file for the rows")
     given = parser.parse_args()
-    told = {"backbone_weights": given.weights, "padding": given.padding}
+    told: dict[str, Any] = {"backbone_weights": given.weights, "padding": given.padding}
     if given.normalise is not None:
         told |= {"mean": [given.normalise] * 3, "std": [given.normalise] * 3}
     splits = [open_data(given.data, given.root, split) for split in ("train", "val")]
-    classes, ignored = len(splits[0].class_names), splits[0].ignore_index
     print(f"torch {torch.__version__}, {processor_name()}\n")
     print("| stride, dilated blocks | mIoU | correlation |\n|---|---|---|")
-    at_32: list[Tensor] = []
-    for (stride, blocks), title in FORMS.items():
-        model = cacseg.create_model(
-            "fcn", classes, "plain", backbone=given.backbone, output_stride=stride, dilated_blocks=blocks, **told
-        ).eval()
-        (maps, labels), (held, truth) = (features_of(model, data) for data in splits)
-        at_32 = at_32 or held
-        weight, bias = fit(maps, labels, classes, ignored)
-        same = alike(held, at_32, stride, model.arguments["padding"])
-        print(f"| {title} | {score(held, truth, weight, bias, ignored):.1f} | {same:.2f} |", flush=True)
+    rows = []
+    for row in measure(splits, given.backbone, **told):
+        rows.append(row._asdict())
+        print(markdown(row), flush=True)
+    if given.output is not None:
+        found = {"torch": torch.__version__, "processor": processor_name(), "data": given.data, "rows": rows}
+        given.output.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def markdown(row: Row) -> str:
+    title = str(row.stride) if row.stride == 32 else f"{row.stride}, {row.blocks}"
+    return f"| {title} | {row.miou:.1f} | {row.correlation:.2f} |"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,27 @@ def between(text, name):
     return found[1].strip().splitlines()
 
 
+def test_what_dilation_leaves_of_weights():
+    """The table of docs/models.md, and the words about it there and in docs/results.md, are what was recorded."""
+    models, results = ((ROOT / "docs" / name).read_text() for name in ("models.md", "results.md"))
+    rows = recorded("dilated_blocks")["rows"]
+    table = [
+        f"| {row['stride'] if row['stride'] == 32 else '{stride}, {blocks}'.format(**row)} | {row['miou']:.1f} | "
+        f"{row['correlation']:.2f} |"
+        for row in rows
+    ]
+    assert between(models, "blocks")[2:] == table
+    found = {(row["stride"], row["blocks"]): row for row in rows}
+    first, every = found[8, "first"], found[8, "all"]
+    fine, coarse = (found[stride, "all"]["miou"] - found[stride, "first"]["miou"] for stride in (8, 16))
+    words = re.sub(r"\s+", " ", models)
+    assert f"costs a start {fine:.0f} points at a stride of 8 and gains {-coarse:.0f} at 16" in words
+    words = re.sub(r"\s+", " ", results)
+    assert f"has a correlation of {first['correlation']:.2f} with the undilated one at the same places" in words
+    assert f"{first['miou']:.1f} of mIoU on MSRC-21 instead of {every['miou']:.1f} with every block dilated" in words
+    assert f"{fine:.0f} points (docs/models.md)" in (ROOT / "studies" / "strong.toml").read_text()
+
+
 def model_row(name):
     plain, context = summarise(name, 150, "plain"), summarise(name, 150, "context")
     millions = [plain.parameters, context.parameters, context.deployed_parameters]

@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+import cacseg
+from cacseg.data import open_data
 
 ROOT = Path(__file__).parents[1]
 
@@ -113,3 +118,30 @@ def test_a_head_of_3x3_is_measured(form, capsys, monkeypatch):
     seconds, memory = map(float, capsys.readouterr().out.split())
     assert seconds > 0.0
     assert memory >= 0.0
+
+
+def test_what_dilation_leaves_of_weights(tmp_path):
+    """The script runs on a folder of pictures; features are those at a stride of 32 where every block dilates."""
+    script = load("dilated_blocks", "benchmarks")
+    for split in ("train", "val"):
+        for index, shade in enumerate((40, 200)):
+            picture, labels = Image.new("RGB", (60, 50), (shade, 90, 255 - shade)), Image.new("L", (60, 50), index)
+            for folder, image in (("images", picture), ("labels", labels)):
+                (tmp_path / folder / split).mkdir(parents=True, exist_ok=True)
+                image.save(tmp_path / folder / split / f"{index}.png")
+    (tmp_path / "classes.txt").write_text("dark\nlight\n")
+    splits = [open_data("folder", tmp_path, split) for split in ("train", "val")]
+    torch.manual_seed(0)
+    weights = cacseg.create_model("fcn", 2, "plain", backbone="mobilenetv2_035").backbone.net.state_dict()
+    save_file(weights, tmp_path / "weights.safetensors")
+    told = {
+        "backbone_weights": tmp_path / "weights.safetensors",
+        "padding": "same",
+        "mean": [0.5] * 3,
+        "std": [0.5] * 3,
+    }
+    rows = {(row.stride, row.blocks): row for row in script.measure(splits, "mobilenetv2_035", **told)}
+    assert set(rows) == set(script.FORMS)
+    for (_, blocks), row in rows.items():
+        assert (row.correlation > 0.9999) == (blocks == "all")
+        assert row.miou > 90.0  # two plain colours

@@ -57,19 +57,18 @@ def test_mobilenetv2_dilates_the_first_block_of_a_stage(output_stride, dilations
         assert all(conv.dilation == (1, 1) for conv in others)
 
 
-@pytest.mark.parametrize(("padding", "offset"), [("", 0), ("same", -1)])
+@pytest.mark.parametrize(("padding", "first"), [("", 0), ("same", 3)])
 @pytest.mark.parametrize(("blocks", "same"), [("all", True), ("first", False)])
 @torch.no_grad()
-def test_where_all_blocks_dilate_weights_read_what_they_read_undilated(blocks, same, padding, offset):
+def test_where_all_blocks_dilate_weights_read_what_they_read_undilated(blocks, same, padding, first):
     """Every fourth feature at a stride of 8 is one at a stride of 32; as TensorFlow pads, the last of four."""
     coarse = make_backbone("mobilenetv2_035", padding=padding).eval()
     fine = make_backbone("mobilenetv2_035", output_stride=8, padding=padding, dilated_blocks=blocks).eval()
     fine.load_state_dict(coarse.state_dict())
-    images = torch.randn(1, 3, 512, 512, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(1, 3, 128, 160, generator=torch.Generator().manual_seed(0))
     few, many = coarse(images)[3], fine(images)[3]
-    picked = many[..., offset % 4 :: 4, offset % 4 :: 4]
-    middle = (..., slice(7, 9), slice(7, 9))  # which no border reaches
-    assert torch.allclose(picked[middle], few[middle], rtol=1e-3, atol=1e-5 * float(few.abs().max())) == same
+    picked = many[..., first::4, first::4]
+    assert torch.allclose(picked, few, rtol=1e-4, atol=1e-4 * float(few.abs().max())) == same
 
 
 @torch.no_grad()
@@ -141,6 +140,7 @@ def test_a_backbone_that_cannot_serve_says_why(name, words):
     [
         ("resnet18", {"padding": "same"}, "timm cannot build 'resnet18' with"),
         ("resnet18", {"output_stride": 4}, "output_stride must be 8, 16 or 32; got 4"),
+        ("mobilenetv2_100", {"dilated_blocks": "some"}, "dilated_blocks must be one of 'first', 'all'; got 'some'"),
         ("hrnet_w18_small", {"output_stride": 8}, "HRNet takes neither"),
         ("hrnet_w18_small", {"levels": (2, 3)}, r"reads the maps \(2, 3\)"),
         ("swin_tiny_patch4_window7_224", {"output_stride": 8}, "Swin takes neither"),

@@ -104,7 +104,7 @@ def test_which_blocks_of_mobilenetv2_dilate_is_told_and_kept():
     assert "dilated_blocks" not in create_on_meta("upernet_resnet50").arguments
     with pytest.raises(ValueError, match="dilated_blocks must be one of 'first', 'all'; got 'some'"):
         create_on_meta("fcn_mobilenetv2", dilated_blocks="some")
-    with pytest.raises(ValueError, match="dilated_blocks belong to MobileNetV2; got 'first' with resnet50c"):
+    with pytest.raises(ValueError, match="dilated_blocks is a choice of MobileNetV2 alone; got 'first' with resnet50c"):
         create_on_meta("upernet_resnet50", dilated_blocks="first")
 
 

@@ -4,7 +4,22 @@ from collections import Counter
 
 import pytest
 
-from study_pages import FCN, NUMBERS, SIX, WHOLE, apart, line_of, lines_of, pair, scores, signed_pair, told, words_of
+from cacseg.study.summary import mean_of
+from study_pages import (
+    FCN,
+    HALF,
+    NUMBERS,
+    SIX,
+    WHOLE,
+    apart,
+    line_of,
+    lines_of,
+    pair,
+    scores,
+    signed_pair,
+    told,
+    words_of,
+)
 
 FCN_LONG = ("camvid_held_out", FCN, "adamw", 4000)
 OCRNET = ("camvid_held_out", "ocrnet_mobilenetv2", "adamw", 1000)
@@ -20,6 +35,10 @@ def plain_of(cell):
     return scores("confirm", cell, "plain", "plain")
 
 
+def mean_plain(cell):
+    return mean_of(list(plain_of(cell).values())).value
+
+
 @pytest.fixture(scope="module")
 def pages():
     return words_of("results.md"), words_of("../README.md")
@@ -33,14 +52,16 @@ def test_the_verdicts(pages):
     verdicts = Counter(line.verdict for line in found.values())
     assert verdicts == {"ahead": 1, "above": 1, "even": 2}
     assert f"is missed in {NUMBERS[4 - verdicts['ahead']]} of the four" in results
+    words = f"Of four run afterwards it is ahead in {verdicts['ahead']}, above in {verdicts['above']}, even in"
+    assert f"{words} {verdicts['even']} and behind in none." in pages[1]
     long = found[FCN_LONG]
     words = f"`tuned` 2.0 above plain | {pair(long.difference)}, {long.verdict}; {told(long.pixel_difference, -1)} less"
     assert f"{words} pixel accuracy |" in results
     ocrnet = found[OCRNET]
-    plain = apart(plain_of(OCRNET), dict.fromkeys(plain_of(OCRNET), 0.0)).value
+    plain = mean_plain(OCRNET)
     assert f"ahead | plain {plain:.1f}; {pair(ocrnet.difference)}, {ocrnet.verdict} |" in results
     for cell in (OCRNET_MSRC, UPERNET):
-        plain = apart(plain_of(cell), dict.fromkeys(plain_of(cell), 0.0)).value
+        plain = mean_plain(cell)
         line = found[cell]
         assert f"ahead | plain **{plain:.1f}**; {signed_pair(line.difference)}, {line.verdict} |" in results
 
@@ -55,6 +76,24 @@ def test_in_short(pages):
         assert f"{heads} and {upernet} from it" in page
 
 
+def test_how_strong_plain_is(pages):
+    results, readme = pages
+    first, second = (mean_plain(cell) for cell in (OCRNET_MSRC, UPERNET))
+    assert f"where plain has {first:.1f} with OCRNet and {second:.1f} with UPerNet and not 80" in results
+    assert f"where plain then has {first:.1f} and, with UPerNet, {second:.1f}, it is" in readme
+    assert f"wrong by {first - 79:.0f} and {second - 70:.0f} points" in results
+    whole, half = (
+        mean_of(list(scores(name, cell, "plain", "plain").values())).value
+        for name, cell in (("recipe", WHOLE), ("unscaled", HALF))
+    )
+    gaps = [one - other for one in (first, second) for other in (whole, half)]
+    assert (round(min(gaps)), round(max(gaps))) == (5, 7)
+    assert "is worth five to seven points more than FCN" in readme
+    assert f"has {second:.1f} on MSRC-21, where a plain FCN has {whole:.1f} after 4000" in words_of("training.md")
+    fcn = mean_of(list(scores("ends", ("camvid_held_out", FCN, "adamw", 1000), "plain", "plain").values())).value
+    assert f"beside a plain model that is {mean_plain(OCRNET) - fcn:.1f} stronger" in results
+
+
 def test_within_one_model(pages):
     results, _ = pages
     for cell, words in (
@@ -62,7 +101,8 @@ def test_within_one_model(pages):
             UPERNET,
             "Within UPerNet context answers are {} above the plain answers of the same models, and these {} below",
         ),
-        (OCRNET_MSRC, "With OCRNet it is {} and {},"),
+        (OCRNET_MSRC, "With OCRNet on MSRC-21 it is {} and {},"),
+        (OCRNET, "on CamVid {} and +{},"),
         (FCN_LONG, "and with FCN after 4000 steps {} and +{}."),
     ):
         context, plain = (scores("confirm", cell, "tuned", answer) for answer in ("context", "plain"))

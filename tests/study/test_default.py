@@ -120,7 +120,8 @@ def test_the_counts_in_words():
     counts = Counter(line.verdict for line in found)
     assert f"Over {len(found)} cells `tuned` is {in_words(counts)}" in page
     assert counts["behind"] == 0
-    said = f"over the {len(found)} cells (data set, model, optimiser and steps) that it was run in the default is"
+    said = f"over the {len(found)} cells (data set, model, optimiser and steps) that it was run in until all was"
+    said = f"{said} decided the default is"
     assert f"{said} ahead of plain (a point and two standard errors) in {counts['ahead']}, even in" in readme
     assert f"in {counts['ahead']}, even in {counts['even']} and behind in none" in readme
     without = {line.cell: line for line in own_of("centred", PLANNED)}
@@ -200,7 +201,10 @@ def test_beside_a_plain_classifier_with_the_same_loss():
         "Plain with overlap has {:.1f}, {:.1f}, {:.1f} and {:.1f} of the gain in the four long rows".format(*shares())
         in readme
     )
-    words = "The default is {} above plain with that loss over the {} long cells that it was run in, {} over {} short"
+    words = (
+        "The default is {} above plain with that loss over the {} long or whole cells that it was run in, {} over {}"
+    )
+    words += " short"
     assert words.format(over[0], named(len(long)), over[1], named(len(short))) in readme
 
 

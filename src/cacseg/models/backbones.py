@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg._checks import check_choice
 from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.hrnet import fuse_bilinearly
 from cacseg.models.layers import cut_to_stride
@@ -108,6 +109,7 @@ def make_backbone(
         levels: the maps that somebody reads.
     """
     check_name(name)
+    check_choice("dilated_blocks", dilated_blocks, ("first", "all"))
     if output_stride not in (8, 16, 32):
         raise ValueError(f"output_stride must be 8, 16 or 32; got {output_stride}.")
     if name.startswith("hrnet_"):
@@ -226,8 +228,8 @@ def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
     """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
 
     In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
-    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here most blocks of the
-    last stages read a finer map than they were trained on.
+    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here the first blocks of
+    the fourth and sixth stage dilate twice as far, and most others read a finer map than they were trained on.
     """
     blocks: Any = net.get_submodule("blocks")
     for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation

@@ -114,8 +114,8 @@ def create_model(
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
-        dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16; None is "first", as the reference and the
-            checkpoints of the paper have it, "all" is what its ImageNet weights were trained for.
+        dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16 (at 32 none does); None is "first", as the
+            reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
@@ -171,8 +171,8 @@ def create_model(
         check_choice("dilated_blocks", arguments["dilated_blocks"], ("first", "all"))
     elif dilated_blocks is not None:
         raise ValueError(
-            f"dilated_blocks belong to MobileNetV2; got {dilated_blocks!r} with {architecture.backbone}, all of whose "
-            "blocks dilate. Leave it out."
+            f"dilated_blocks is a choice of MobileNetV2 alone; got {dilated_blocks!r} with {architecture.backbone}. "
+            "Leave it out."
         )
     check_choice("padding", arguments["padding"], ("", "same"))
     check_flags(pad_to_stride=pad_to_stride)

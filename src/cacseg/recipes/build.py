@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.models import SegmentationModel, create_model
+from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.reach import untrained_taps
+from cacseg.models.zoo import find_architecture
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
 
@@ -156,8 +158,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
     dilations = stated.get("dilations") if stated.get("name") == model.name else None
-    same = (stated.get("name"), stated.get("backbone")) == (model.name, model.backbone)
-    blocks = stated.get("dilated_blocks") if same else None
+    blocks = _dilated_blocks(stated, model)
     made = create_model(
         model.name,
         len(data.class_names),
@@ -192,6 +193,15 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
             report(f"dilated_blocks of {now!r}, where the model of {model.weights} has {blocks!r}")
         report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
     return made
+
+
+def _dilated_blocks(stated: Mapping[str, Any], model: ModelConfig) -> Any:
+    """Which blocks dilate in the model of a file, if it has the same MobileNetV2: in older files the first."""
+    if not stated:
+        return None
+    pairs = ((stated["name"], stated.get("backbone")), (model.name, model.backbone))
+    theirs, ours = (find_architecture(*pair).backbone.partition(".")[0] for pair in pairs)
+    return stated.get("dilated_blocks", "first") if theirs == ours and has_choice_of_blocks(ours) else None
 
 
 def make_loaders(config: Config, train_data: SegmentationData, validation_data: SegmentationData) -> Loaders:

@@ -157,7 +157,9 @@ def check_supported(config: Config) -> None:
 def digest_of(config: Config, held_out: float | None) -> str:
     """Sixteen letters that are the same for the same settings, weights by their content; the seed left out."""
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
-    seen = {key: value for key, value in seen.items() if value not in _LATER.get(key, ())}
+    # But None is what the model of a file has, where there is one.
+    later = {key: before for key, before in _LATER.items() if config.model.weights is None or None not in before}
+    seen = {key: value for key, value in seen.items() if value not in later.get(key, ())}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
