@@ -23,8 +23,9 @@ from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional
+from cacseg._files import write_whole
 from cacseg.bench.data import processor_name
-from cacseg.data import SegmentationData, open_data
+from cacseg.data import SegmentationData, TestTransform, normalise, open_data
 from cacseg.metrics import confusion, scores
 from cacseg.models.model import SegmentationModel
 
@@ -40,22 +41,17 @@ class Row(NamedTuple):
     correlation: float
 
 
-def padded(sample_image: Tensor, labels: Tensor, ignored: int) -> tuple[Tensor, Tensor]:
-    below, right = (-side % MULTIPLE for side in labels.shape)
-    return F.pad(sample_image, (0, right, 0, below)), F.pad(labels, (0, right, 0, below), value=ignored)
-
-
 @torch.no_grad()
 def features_of(model: SegmentationModel, data: SegmentationData) -> tuple[list[Tensor], list[Tensor]]:
     """The last map [d, h, w] of each image, in half precision, and its labels [H, W]."""
-    mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (model.mean, model.std))
     maps, labels = [], []
     for index in range(len(data)):
         sample = data.read(index)
-        image = torch.from_numpy(sample.image).permute(2, 0, 1).float() / 255.0
-        image, target = padded((image - mean) / std, torch.from_numpy(sample.labels).long(), data.ignore_index)
-        maps.append(model.backbone(image[None])[3][0].half())
-        labels.append(target)
+        images = normalise(TestTransform()(sample.image)[None], model.mean, model.std)
+        target = torch.from_numpy(sample.labels).long()
+        below, right = (-side % MULTIPLE for side in target.shape)
+        maps.append(model.backbone(F.pad(images, (0, right, 0, below)))[3][0].half())
+        labels.append(F.pad(target, (0, right, 0, below), value=data.ignore_index))
     return maps, labels
 
 
@@ -129,9 +125,18 @@ def main() -> None:
     )
     parser.add_argument("-o", "--output", type=Path, default=None, help="a JSON file for the rows")
     given = parser.parse_args()
+    if given.output is not None and given.output.exists():  # before minutes of work
+        parser.error(f"{given.output} exists. Remove it first, or give another file.")
     told: dict[str, Any] = {"backbone_weights": given.weights, "padding": given.padding}
     if given.normalise is not None:
         told |= {"mean": [given.normalise] * 3, "std": [given.normalise] * 3}
+    try:
+        run(given, told)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def run(given: argparse.Namespace, told: dict[str, Any]) -> None:
     splits = [open_data(given.data, given.root, split) for split in ("train", "val")]
     print(f"torch {torch.__version__}, {processor_name()}\n")
     print("| stride, dilated blocks | mIoU | correlation |\n|---|---|---|")
@@ -141,7 +146,7 @@ def main() -> None:
         print(markdown(row), flush=True)
     if given.output is not None:
         found = {"torch": torch.__version__, "processor": processor_name(), "data": given.data, "rows": rows}
-        given.output.write_text(json.dumps(found, indent=2) + "\n")
+        write_whole(given.output, f"{json.dumps(found, indent=2)}\n".encode())
 
 
 def markdown(row: Row) -> str:

@@ -199,6 +199,11 @@ def test_dilations_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     other = make_model(small(root, **deeplab, **{"model.dilations": (2, 4)}).model, data, said.append)
     assert other.arguments["dilations"] == [2, 4]
     assert any(line.startswith("dilations of [2, 4], where the model of") for line in said)
+    named = cacseg.create_model("deeplabv3plus_mobilenetv2", 3, dilations=(1, 2))
+    named.save(tmp_path / "named.safetensors")
+    apart = {**deeplab, "model.backbone": "mobilenetv2_100", "model.output_stride": 8}
+    apart["model.weights"] = str(tmp_path / "named.safetensors")
+    assert make_model(small(root, **apart).model, data, said.append).arguments["dilations"] == [1, 2]
 
 
 def test_dilated_blocks_are_the_recipe_s_or_those_of_the_weights(tmp_path):

@@ -168,7 +168,6 @@ def create_model(
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
     if has_choice_of_blocks(architecture.backbone):
         arguments["dilated_blocks"] = fill(dilated_blocks, "first")
-        check_choice("dilated_blocks", arguments["dilated_blocks"], ("first", "all"))
     elif dilated_blocks is not None:
         raise ValueError(
             f"dilated_blocks is a choice of MobileNetV2 alone; got {dilated_blocks!r} with {architecture.backbone}. "

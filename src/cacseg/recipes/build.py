@@ -23,6 +23,7 @@ from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
+from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.reach import untrained_taps
 from cacseg.models.zoo import find_architecture
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
@@ -157,8 +158,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     stated: dict[str, Any] = {}
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
-    dilations = stated.get("dilations") if stated.get("name") == model.name else None
-    blocks = _dilated_blocks(stated, model)
+    theirs = _dilation_of(stated, model)
     made = create_model(
         model.name,
         len(data.class_names),
@@ -174,8 +174,8 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         label_smoothing=model.label_smoothing,
         dropout=model.dropout,
         output_stride=model.output_stride,
-        dilations=dilations if model.dilations is None else model.dilations,
-        dilated_blocks=blocks if model.dilated_blocks is None else model.dilated_blocks,
+        dilations=theirs.get("dilations") if model.dilations is None else model.dilations,
+        dilated_blocks=theirs.get("dilated_blocks") if model.dilated_blocks is None else model.dilated_blocks,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
         pad_to_stride=model.pad_to_stride,
@@ -186,22 +186,29 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     )
     if model.weights is not None:
         left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)
-        if dilations is not None and dilations != made.arguments["dilations"]:
-            report(f"dilations of {made.arguments['dilations']}, where the model of {model.weights} has {dilations}")
-        if blocks is not None and blocks != made.arguments["dilated_blocks"]:
-            now = made.arguments["dilated_blocks"]
-            report(f"dilated_blocks of {now!r}, where the model of {model.weights} has {blocks!r}")
+        for key, value in theirs.items():
+            if value != made.arguments[key]:
+                report(f"{key} of {made.arguments[key]!r}, where the model of {model.weights} has {value!r}")
         report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
     return made
 
 
-def _dilated_blocks(stated: Mapping[str, Any], model: ModelConfig) -> Any:
-    """Which blocks dilate in the model of a file, if it has the same MobileNetV2: in older files the first."""
+def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """How the model of a file dilates, where this one has the same head or backbone, whatever either is called.
+
+    A file from before there was a choice has what there was.
+    """
     if not stated:
-        return None
+        return {}
     pairs = ((stated["name"], stated.get("backbone")), (model.name, model.backbone))
-    theirs, ours = (find_architecture(*pair).backbone.partition(".")[0] for pair in pairs)
-    return stated.get("dilated_blocks", "first") if theirs == ours and has_choice_of_blocks(ours) else None
+    theirs, ours = (find_architecture(*pair) for pair in pairs)
+    networks = {one.backbone.partition(".")[0] for one in (theirs, ours)}
+    found: dict[str, Any] = {}
+    if theirs.head == ours.head == "deeplabv3plus":
+        found["dilations"] = stated.get("dilations", list(DILATIONS))
+    if len(networks) == 1 and has_choice_of_blocks(ours.backbone):
+        found["dilated_blocks"] = stated.get("dilated_blocks", "first")
+    return found
 
 
 def make_loaders(config: Config, train_data: SegmentationData, validation_data: SegmentationData) -> Loaders:

@@ -54,9 +54,7 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     output_stride: Literal[8, 16, 32] | None = None
-    dilated_blocks: Literal["first", "all"] | None = (
-        None  # of MobileNetV2 alone; None: those of model.weights, else first
-    )
+    dilated_blocks: Literal["first", "all"] | None = None  # of MobileNetV2; None: of model.weights, else first
     dilations: Dilations | None = None  # of deeplabv3plus alone; None: those of model.weights, else 12, 24, 36
     class_weights: tuple[NotNegative, ...] | None = None
     label_smoothing: Share = 0.0
