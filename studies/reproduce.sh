@@ -11,7 +11,7 @@
 set -euo pipefail
 
 [[ -f studies/full.toml ]] || { echo "must be run from the folder of the repository; this is $PWD" >&2; exit 2; }
-all="full further unscaled recipe confirm presets fits reach mild rates rest ends late whole trained long candidates search scenes"
+all="full further unscaled recipe confirm strong presets fits reach mild rates rest ends late whole trained long candidates search scenes"
 (($#)) || set -- $all
 for name; do # is it there, and what does it need? Scenes are generated.
     case " $all " in *" $name "*) ;; *) echo "there is no study $name in $0" >&2; exit 2 ;; esac
@@ -28,7 +28,7 @@ fi
 # What the file of weights does not state; with others (`--set model.pretrained=true`) leave it out.
 start=(--set "model.backbone_weights=$WEIGHTS" --set model.padding=same
     --set model.mean=0.5,0.5,0.5 --set model.std=0.5,0.5,0.5)
-# All but `unscaled`, `recipe` and `confirm` ran without images padded to the stride.
+# All but `unscaled`, `recipe`, `confirm` and `strong` ran without images padded to the stride.
 before=(--set model.pad_to_stride=false)
 weights=("${start[@]}" "${before[@]}")
 camvid=(--root "camvid=$CAMVID")
@@ -192,6 +192,16 @@ confirm() {
     go confirm "${all[@]}" "${ocrnet[@]}" --only data=msrc21_unscaled --steps 2000
     go confirm "${all[@]}" "${ocrnet[@]}" --only data=camvid_held_out --steps 1000
     go confirm "${all[@]}" --only models=upernet_mobilenetv2 --only data=msrc21_unscaled --steps 500
+}
+
+strong() {
+    local all=("${both[@]}" "${start[@]}" ${MPS---mps}) held_out=(--only data=camvid_held_out --steps 1000)
+    local deeplab=(--only models=deeplabv3plus_all)
+    go strong "${all[@]}" --only models=fcn_all --only data=msrc21_unscaled --steps 2000 --only arms=plain,tuned
+    go strong "${all[@]}" --only models=fcn_all "${held_out[@]}" --only arms=plain,tuned
+    go strong "${all[@]}" "${deeplab[@]}" "${held_out[@]}" --only arms=plain,tuned --seeds 0
+    go strong "${all[@]}" "${deeplab[@]}" "${held_out[@]}" --only arms=plain --seeds 1
+    go strong "${all[@]}" --only models=upernet_mobilenetv2 --only data=msrc21_unscaled --steps 500
 }
 
 reach() {

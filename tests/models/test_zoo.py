@@ -102,10 +102,18 @@ def test_which_blocks_of_mobilenetv2_dilate_is_told_and_kept():
     assert create_on_meta(**model.arguments).arguments == model.arguments
     assert create_on_meta("fcn_mobilenetv2").arguments["dilated_blocks"] == "first"
     assert "dilated_blocks" not in create_on_meta("upernet_resnet50").arguments
-    with pytest.raises(ValueError, match="dilated_blocks must be one of 'first', 'all'; got 'some'"):
+    with pytest.raises(ValueError, match="dilated_blocks must be one of 'first', 'all', 'auto'; got 'some'"):
         create_on_meta("fcn_mobilenetv2", dilated_blocks="some")
     with pytest.raises(ValueError, match="dilated_blocks is a choice of MobileNetV2 alone; got 'first' with resnet50c"):
         create_on_meta("upernet_resnet50", dilated_blocks="first")
+
+
+@pytest.mark.parametrize(("stride", "blocks"), [(8, "all"), (16, "first"), (32, "first")])
+def test_auto_is_the_better_start_of_a_stride_and_kept_as_what_it_is(stride, blocks):
+    names = {"backbone": "mobilenetv2_035", "output_stride": stride}
+    arguments = create_on_meta("fcn", 7, dilated_blocks="auto", **names).arguments
+    assert arguments == create_on_meta("fcn", 7, dilated_blocks=blocks, **names).arguments
+    assert "dilated_blocks" not in create_on_meta("upernet_resnet50", dilated_blocks="auto").arguments
 
 
 def test_weights_of_tensorflow_have_their_padding_and_normalisation():

@@ -215,7 +215,9 @@ def test_dilated_blocks_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     all_of_them.save(tmp_path / "all.safetensors")
     assert cacseg.load(tmp_path / "all.safetensors").arguments["dilated_blocks"] == "all"
     names["model.weights"] = str(tmp_path / "all.safetensors")
-    assert make_model(small(root, **names).model, data, said.append).arguments["dilated_blocks"] == "all"
+    for blocks in (None, "auto"):
+        config = small(root, **names, **{"model.dilated_blocks": blocks})
+        assert make_model(config.model, data, said.append).arguments["dilated_blocks"] == "all"
     assert not any(line.startswith("dilated_blocks") for line in said)
     make_model(small(root, **names, **{"model.dilated_blocks": "first"}).model, data, said.append)
     assert any(line.startswith("dilated_blocks of 'first', where the model of") for line in said)

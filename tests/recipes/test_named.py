@@ -68,6 +68,15 @@ def test_sizes(data, crop, scale, window, stride):
     assert (found.ratios, found.max_share, found.flip, found.distort) == ((0.5, 2.0), 0.75, 0.5, True)
 
 
+def test_how_mobilenetv2_dilates():
+    """As its ImageNet weights need it where models are one's own, as the reference has it in those of the paper."""
+    for name in ("folder", "camvid", "msrc21"):
+        model = find_recipe(name).model
+        assert model.name.endswith("_mobilenetv2")
+        assert (model.dilated_blocks, MODELS[model.name].output_stride) == ("auto", 8)
+    assert find_recipe("ade20k/fcn_mobilenetv2").model.dilated_blocks is None
+
+
 def test_what_the_paper_does_not_state_is_said():
     assert "not stated" in RECIPES["cocostuff164k/fcn_mobilenetv2"].note
     assert "not stated" in RECIPES["pascal_context59/upernet_resnet50"].note

@@ -79,7 +79,7 @@ def create_model(
     dropout: float | None = None,
     output_stride: int | None = None,
     dilations: Sequence[int] | None = None,
-    dilated_blocks: Literal["first", "all"] | None = None,
+    dilated_blocks: Literal["first", "all", "auto"] | None = None,
     drop_path: float | None = None,
     padding: str | None = None,
     pad_to_stride: bool = True,
@@ -115,7 +115,8 @@ def create_model(
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
         dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16 (at 32 none does); None is "first", as the
-            reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for.
+            reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for;
+            "auto" is the better start for training, "all" at a stride of 8, and nothing with other backbones.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
@@ -167,8 +168,11 @@ def create_model(
     elif dilations is not None:
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
     if has_choice_of_blocks(architecture.backbone):
-        arguments["dilated_blocks"] = fill(dilated_blocks, "first")
-    elif dilated_blocks is not None:
+        blocks = fill(dilated_blocks, "first")
+        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
+        better = "all" if arguments["output_stride"] == 8 else "first"
+        arguments["dilated_blocks"] = better if blocks == "auto" else blocks
+    elif dilated_blocks not in (None, "auto"):
         raise ValueError(
             f"dilated_blocks is a choice of MobileNetV2 alone; got {dilated_blocks!r} with {architecture.backbone}. "
             "Leave it out."

@@ -158,7 +158,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     stated: dict[str, Any] = {}
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
-    theirs = _dilation_of(stated, model)
+    theirs, blocks = _dilation_of(stated, model), model.dilated_blocks
     made = create_model(
         model.name,
         len(data.class_names),
@@ -175,7 +175,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         dropout=model.dropout,
         output_stride=model.output_stride,
         dilations=theirs.get("dilations") if model.dilations is None else model.dilations,
-        dilated_blocks=theirs.get("dilated_blocks") if model.dilated_blocks is None else model.dilated_blocks,
+        dilated_blocks=theirs.get("dilated_blocks", blocks) if blocks in (None, "auto") else blocks,
         drop_path=model.drop_path,
         padding=stated.get("padding") if model.padding is None else model.padding,
         pad_to_stride=model.pad_to_stride,

@@ -54,7 +54,8 @@ class ModelConfig(Section):
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     output_stride: Literal[8, 16, 32] | None = None
-    dilated_blocks: Literal["first", "all"] | None = None  # of MobileNetV2; None: of model.weights, else first
+    # Of MobileNetV2. None and auto: those of model.weights, else the first, or with auto all at a stride of 8.
+    dilated_blocks: Literal["first", "all", "auto"] | None = None
     dilations: Dilations | None = None  # of deeplabv3plus alone; None: those of model.weights, else 12, 24, 36
     class_weights: tuple[NotNegative, ...] | None = None
     label_smoothing: Share = 0.0

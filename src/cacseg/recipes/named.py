@@ -96,7 +96,7 @@ def paper_note(data_name: str, model_name: str) -> str:
 def folder() -> Config:
     """Images and labels of one's own: images/{train,val}, labels/{train,val}, classes.txt."""
     return Config(
-        model=ModelConfig(name="deeplabv3plus_mobilenetv2"),
+        model=ModelConfig(name="deeplabv3plus_mobilenetv2", dilated_blocks="auto"),
         data=DataConfig(name="folder", crop=(512, 512)),
         optimiser=OptimiserConfig(name="adamw", rate=5e-4, weight_decay=0.01, decay_normalisation=False, clip=5.0),
         schedule=ScheduleConfig(steps=10_000, warmup_steps=200),
