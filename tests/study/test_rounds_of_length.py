@@ -82,10 +82,12 @@ def test_the_length_of_training_in_words():
     half = {arm: own("unscaled", HALF, arm, SIX) for arm in ("plain", "centred", "tuned")}
     after_half = apart(half["tuned"], half["plain"])
     assert f"{words} (the table has three seeds), and after half of the steps {signed_pair(after_half)}." in readme
-    words = "{} points of mIoU more than a plain classifier, and `--set model.preset=centred` {};"
-    assert words.format(*(one.lstrip("+") for one in from_plain)) in training
+    late = [one.lstrip("+") for one in from_plain]
     beside = told(apart(half["centred"], half["plain"]), 1)
-    assert f"they give {told(after_half, 1)} and {beside} more (six seeds each)" in training
+    words = (
+        f"it is {told(after_half, 1)} with half of them and {late[0]} with all, and with `--set model.preset=centred`"
+    )
+    assert f"{words} too {beside} and {late[1]} (six seeds each;" in training
     three = [signed_pair(apart(whole(arm, PLANNED), whole("plain", PLANNED))) for arm in ("tuned", "centred")]
     assert "With the three seeds of the tables they were {} and {}: chance.".format(*three) in results
 
@@ -177,7 +179,8 @@ def test_the_adapting_in_words():
         files = [(other if arm == "tuned" else name, cell) for name, other, cell in CELLS]
         within = [pair(apart(own(file, cell, arm), scores(file, cell, arm, "plain"))) for file, cell in files]
         assert words.format(*within) in results
-    words = f'{told(scaled, 1)} below it in the row "MSRC-21, long", {told(unscaled, 1)} in "MSRC-21, long, unscaled"'
+    words = f"{told(scaled, 1)} below it on MSRC-21 with images that are scaled, {told(unscaled, 1)} in the row"
+    words = f'{words} "MSRC-21, long, unscaled"'
     assert f"{words} and {told(held_out, -1)} above it on images held out of CamVid" in readme
     assert f"`fixed_overlap` as `tuned` | {told(held_out, -1)} above |" in search
     assert f"| MSRC-21: 0.7 below | {told(scaled, 1)} below |" in search

@@ -1,0 +1,284 @@
+"""What the pages say of every block dilated, and of UPerNet where nothing is shown, is what the records say."""
+
+import statistics
+from collections import Counter
+
+import pytest
+
+from cacseg.study.results import read_records
+from cacseg.study.summary import Mean, mean_of
+from study_pages import (
+    FCN,
+    HALF,
+    NEAR,
+    NUMBERS,
+    PLANNED,
+    RESULTS,
+    WHOLE,
+    apart,
+    line_of,
+    lines_of,
+    pair,
+    rows_of,
+    scores,
+    sign,
+    signed_pair,
+    told,
+    words_of,
+)
+
+MSRC = ("msrc21_unscaled", "fcn_all", "adamw", 2000)
+HELD_OUT = ("camvid_held_out", "fcn_all", "adamw", 1000)
+DEEPLAB = ("camvid_held_out", "deeplabv3plus_all", "adamw", 1000)
+UPERNET = ("msrc21_unscaled", "upernet_mobilenetv2", "adamw", 500)
+# The same with the first blocks dilated, and the file that has it.
+BEFORE = {
+    MSRC: ("unscaled", HALF),
+    HELD_OUT: ("ends", ("camvid_held_out", FCN, "adamw", 1000)),
+    DEEPLAB: ("ends", ("camvid_held_out", NEAR, "adamw", 1000)),
+}
+EXPECTED = {
+    "tuned": "as in confirm.csv, +0.1",
+    "centred": "0.2 below",
+    "released": "0.5 below",
+    "plain_overlap": "as plain",
+    "fixed_overlap": "as `tuned`",
+    "soft": "0.6 above, its plain answers as plain",
+    "frozen": "0.4 above, its plain answers as plain",
+    "balanced": "0.4 above",
+    "detached": "0.2 above",
+    "undropped": "as `tuned`",
+    "plain_undropped": "0.2 below",
+}
+
+
+def own_answer(arm):
+    return "plain" if arm.startswith("plain") and arm != "plain_overlap" else "context"
+
+
+def of(cell, arm, answer=None):
+    return scores("strong", cell, arm, answer or own_answer(arm))
+
+
+def before(cell, arm):
+    return scores(*BEFORE[cell], arm, own_answer(arm))
+
+
+def mean(values):
+    return statistics.fmean(values.values())
+
+
+def own_records(path, cell):
+    for one in read_records([RESULTS / path]):
+        if tuple(one[axis] for axis in ("data", "model", "optimiser", "steps")) == cell:
+            yield one
+
+
+def all_runs(arm):
+    """mIoU of every run of UPerNet, by seed: of this study, of the same once more, and of confirm.csv."""
+    found = {}
+    for path in ("strong.csv", "repeats/strong.csv", "confirm.csv"):
+        for one in own_records(path, UPERNET):
+            if one["arm"] == arm:
+                found.setdefault(str(one["seed"]), []).append(one["answers"][own_answer(arm)]["miou"])
+    return found
+
+
+def over_all(arm):
+    return mean_of([value for values in all_runs(arm).values() for value in values])
+
+
+def by_seed(arm):
+    return {seed: statistics.fmean(values) for seed, values in all_runs(arm).items()}
+
+
+def beside(first, second):
+    """Of two means whose runs are not paired."""
+    return Mean(first.value - second.value, (first.error**2 + second.error**2) ** 0.5, min(first.n, second.n))
+
+
+def dilated_rows():
+    """Plain and `tuned`, with the first blocks dilated and with all, and what is left of the default's gain."""
+    for cell in BEFORE:
+        row = [cell[0], {"fcn_all": "FCN", "deeplabv3plus_all": "DeepLabV3+"}[cell[1]], str(cell[3])]
+        seeds = {arm: len(of(cell, arm)) for arm in ("plain", "tuned")}
+        for arm in seeds:
+            row += [f"{mean(before(cell, arm)):.1f}", f"{mean(of(cell, arm)):.1f}"]
+            gain = apart(of(cell, arm), before(cell, arm))
+            row.append(f"{gain.value:+.1f}" if gain.error is None else signed_pair(gain))
+        left = apart(of(cell, "tuned"), of(cell, "plain"))
+        row += [signed_pair(apart(before(cell, "tuned"), before(cell, "plain")))]
+        row.append(f"{left.value:+.1f}" if left.error is None else signed_pair(left))
+        row.append(" and ".join(dict.fromkeys(map(str, seeds.values()))))
+        yield f"| {' | '.join(row)} |"
+
+
+def arm_rows():
+    """UPerNet: what was expected of each arm, what was found, and where in the model it is."""
+    plain, runs = of(UPERNET, "plain"), over_all("plain")
+    yield f"| `plain` | | | | | {runs.n} | {pair(runs)} |"
+    for arm, expected in EXPECTED.items():
+        own, answers = of(UPERNET, arm), of(UPERNET, arm, "plain")
+        row = [f"`{arm}`", expected, signed_pair(apart(own, plain)), signed_pair(apart(answers, plain))]
+        row.append(signed_pair(apart(own, answers)) if own_answer(arm) == "context" and arm != "plain_overlap" else "")
+        runs = over_all(arm)
+        row += [str(runs.n), pair(runs)]
+        yield f"| {' | '.join(row)} |"
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "rows"), [("results.md", "dilated", dilated_rows), ("search.md", "twentyeight", arm_rows)]
+)
+def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
+    assert rows_of(page, name) == list(rows())
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return words_of("results.md"), words_of("../README.md")
+
+
+def test_the_rule_for_recipes_is_met():
+    """Plain is a point and two standard errors above the reference's dilation in both."""
+    gains = [apart(of(cell, "plain"), before(cell, "plain")) for cell in (MSRC, HELD_OUT)]
+    assert all(gain.value >= 1.0 and sign(gain) > 0 for gain in gains)
+    said = f"It gives a plain FCN {pair(gains[0])} points on MSRC-21 and {pair(gains[1])} on CamVid's held-out images"
+    assert said in words_of("results.md")
+    assert f"a plain FCN gains {pair(gains[0])} and {pair(gains[1])} points by it" in words_of("models.md")
+    assert (
+        f"is worth {pair(gains[0])} points to a plain FCN on MSRC-21 and {pair(gains[1])} on images held"
+        in words_of("../README.md")
+    )
+    assert f"{pair(gains[0])} and {pair(gains[1])} above what it was" in words_of("search.md")
+
+
+def test_the_verdicts(pages):
+    results, readme = pages
+    own = {line.cell: line for line in lines_of("strong") if line.own and line.arm == "tuned"}
+    assert {cell: own[cell].verdict for cell in (MSRC, HELD_OUT, UPERNET)} == {
+        MSRC: "above",
+        HELD_OUT: "ahead",
+        UPERNET: "even",
+    }
+    assert not own[DEEPLAB].verdict  # one seed
+    counts = Counter(
+        line.verdict for name in ("confirm", "strong") for line in lines_of(name) if line.own and line.arm == "tuned"
+    )
+    counts["even"] -= 1  # UPerNet is in both
+    six = sum(counts[verdict] for verdict in ("ahead", "above", "even", "behind"))
+    words = f"Of {NUMBERS[six]} run afterwards it is ahead in {counts['ahead']}, above in {counts['above']}, even in"
+    assert f"{words} {counts['even']} and behind in none." in readme
+    strong, held_out = own[MSRC].difference, own[HELD_OUT].difference
+    said = f"82.6), it is {pair(strong)} above, "
+    assert f"{mean(of(MSRC, 'plain')):.1f}" == "82.6"
+    assert said in readme
+    assert f"{pair(strong)} above plain, of 1.9 that it was" in results
+    assert f"{pair(held_out)} of 4.1 are left" in results
+    assert [f"{line_of('tuned', *BEFORE[cell], 'plain').difference.value:.1f}" for cell in (MSRC, HELD_OUT)] == [
+        "1.9",
+        "4.1",
+    ]
+    assert f"{pair(held_out)} with every block dilated" in readme
+
+
+def test_what_was_expected(pages):
+    results, _ = pages
+    strong, held_out = (line_of("tuned", "strong", cell, "plain") for cell in (MSRC, HELD_OUT))
+    for words in (
+        f"`tuned` 1.0 above it | plain {mean(of(MSRC, 'plain')):.1f}; {pair(strong.difference)}, {strong.verdict} |",
+        f"`tuned` 3.5 above it, ahead | plain {mean(of(HELD_OUT, 'plain')):.1f}; {pair(held_out.difference)},"
+        f" {held_out.verdict} |",
+        "`tuned` 4.0 above it, ahead | plain {:.1f} and {:.1f}; with one seed {:+.1f} |".format(
+            *of(DEEPLAB, "plain").values(), of(DEEPLAB, "tuned")["0"] - of(DEEPLAB, "plain")["0"]
+        ),
+    ):
+        assert words in results
+
+
+def test_the_start_beside_the_classifier(pages):
+    results, _ = pages
+    better, worse = (mean(of(cell, "plain")) - mean(before(cell, "tuned")) for cell in (MSRC, HELD_OUT))
+    words = f"is {better:.1f} above `tuned` with the reference's dilation on MSRC-21, and {-worse:.1f} below it on"
+    assert f"{words} held-out images" in results
+    whole = mean(scores("recipe", WHOLE, "plain", "plain"))
+    assert f"after half of the steps with which it had {whole:.1f}" in results
+
+
+def test_within_the_models(pages):
+    results, _ = pages
+    said = []
+    for cell in (MSRC, HELD_OUT):
+        own, answers, plain = of(cell, "tuned"), of(cell, "tuned", "plain"), of(cell, "plain")
+        said += [pair(apart(own, answers)), signed_pair(apart(answers, plain))]
+    words = "context answers are {} above the plain answers of the same models, and these {} from plain, on held-out"
+    assert f"{words} images {{}} and {{}}".format(*said) in results
+
+
+def test_upernet_again(pages):
+    results, readme = pages
+    plain, tuned = over_all("plain"), over_all("tuned")
+    assert (plain.n, tuned.n) == (9, 9)
+    difference = beside(tuned, plain)
+    assert abs(difference.value) < 2 * difference.error
+    said = f"{told(difference, -1)} below plain"
+    for page in (results, readme):
+        assert f"over nine runs of each {said}" in page
+    again = [
+        statistics.fmean(one["answers"][own_answer(arm)]["miou"] for one in second if one["arm"] == arm)
+        for second in [list(own_records("repeats/strong.csv", UPERNET))]
+        for arm in ("plain", "tuned")
+    ]
+    assert f"and {again[0] - again[1]:.1f} below when this study ran a second time" in results
+    seeds = apart(by_seed("tuned"), by_seed("plain"))
+    assert f"the means of the three seeds happen to agree to {seeds.error:.2f}" in results
+
+
+def test_no_arm_is_asked_further():
+    """Of those with a context-aware classifier none is 0.4 and two standard errors above `tuned`."""
+    search = words_of("search.md")
+    tuned = of(UPERNET, "tuned")
+    found = {arm: apart(of(UPERNET, arm), tuned) for arm in EXPECTED if arm != "tuned"}
+    asked = [arm for arm, one in found.items() if one.value >= 0.4 and sign(one) > 0]
+    assert asked == ["plain_overlap"]
+    control = found["plain_overlap"]
+    again = apart(by_seed("plain_overlap"), by_seed("tuned"))
+    assert sign(again) == 0
+    assert f"{pair(control, 2)} above `tuned` with three seeds" in search
+    assert f"with all runs {pair(again, 2)}" in search
+    soft = apart(by_seed("soft"), by_seed("tuned"))
+    assert sign(soft) == 0
+    assert f"`soft`, the highest of the others, is {pair(soft, 2)} above `tuned` with all runs" in search
+
+
+def test_runs_of_upernet_do_not_repeat():
+    first = {(one["arm"], one["seed"]): one for one in own_records("strong.csv", UPERNET)}
+    apart_by = []
+    for one in own_records("repeats/strong.csv", UPERNET):
+        answer, other = own_answer(one["arm"]), first[(one["arm"], one["seed"])]
+        assert one["digest"] == other["digest"]
+        apart_by.append(abs(one["answers"][answer]["miou"] - other["answers"][answer]["miou"]))
+    page = words_of("search.md")
+    said = f"The {len(apart_by)} that were run twice differ by {statistics.fmean(apart_by):.1f} on average"
+    assert f"{said} and by {max(apart_by):.1f} at most" in page
+
+
+def test_what_less_of_the_gradient_does():
+    search, plain = words_of("search.md"), of(UPERNET, "plain")
+    left = [signed_pair(apart(of(UPERNET, arm, "plain"), plain)) for arm in ("soft", "frozen", "tuned")]
+    given = [pair(apart(of(UPERNET, arm), of(UPERNET, arm, "plain"))) for arm in ("soft", "frozen", "tuned")]
+    assert "their plain answers are {} and {} from plain, those of `tuned` {}".format(*left) in search
+    assert "but context answers are then {} and {} above these, not {}".format(*given) in search
+
+
+def test_the_control_with_upernet(pages):
+    control = line_of("plain_overlap", "strong", UPERNET, "plain", PLANNED)
+    assert control.verdict == "above"
+    words = f"a plain classifier with that loss is {pair(control.difference)} above plain"
+    assert words in pages[0]
+
+
+def test_what_training_says():
+    page = words_of("training.md")
+    strong = line_of("tuned", "strong", MSRC, "plain")
+    assert f"with half of its steps, it is {pair(strong.difference)}" in page
+    assert f"a plain FCN has {mean(of(MSRC, 'plain')):.1f} after 2000" in page
