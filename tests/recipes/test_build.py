@@ -240,6 +240,44 @@ def test_dilated_blocks_are_known_by_the_backbone_and_of_older_files(tmp_path):
     make_model(small(root, **old).model, data, said.append)
     assert said[-2].startswith("dilated_blocks of 'all', where the model of")
     assert said[-2].endswith("has 'first'")
+    for blocks in (None, "auto"):
+        kept = make_model(small(root, **{**old, "model.dilated_blocks": blocks}).model, data, said.append)
+        assert kept.arguments["dilated_blocks"] == "first"
+
+
+@pytest.mark.parametrize(
+    ("stride", "theirs", "wish", "ours"),
+    [
+        (32, "first", "auto", "all"),
+        (32, "first", None, "all"),
+        (16, "all", None, "all"),
+        (16, "first", None, "first"),
+        (16, "first", "auto", "all"),
+        (8, "first", "auto", "first"),
+    ],
+)
+def test_dilated_blocks_of_weights_from_another_stride(tmp_path, stride, theirs, wish, ours):
+    """Undilated weights, and those of a network all of whose blocks dilate, read the same where all of them do."""
+    root, said = make_folder(tmp_path / "data"), []
+    data = open_split(small(root).data, "train")
+    names = {"backbone": "mobilenetv2_035", "dilated_blocks": theirs, "auxiliary": False}
+    cacseg.create_model("fcn", 3, output_stride=stride, **names).save(tmp_path / "model.safetensors")
+    asked = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.auxiliary": False}
+    asked |= {"model.output_stride": 8, "model.weights": str(tmp_path / "model.safetensors")}
+    made = make_model(small(root, **asked, **{"model.dilated_blocks": wish}).model, data, said.append)
+    assert made.arguments["dilated_blocks"] == ours
+
+
+def test_a_recipe_s_dilation_is_nothing_to_other_backbones(tmp_path):
+    root = make_folder(tmp_path / "data")
+    asked = {"model.name": "fcn", "model.backbone": "resnet18", "model.dilated_blocks": "auto"}
+    config = small(root, **asked)
+    made = make_model(config.model, open_split(config.data, "train"), print)
+    assert "dilated_blocks" not in made.arguments
+    with pytest.raises(
+        ValueError, match=r"of MobileNetV2 alone; got 'all' with resnet18\. Leave it out, or say auto\."
+    ):
+        make_model(change(config, {"model.dilated_blocks": "all"}).model, open_split(config.data, "train"), print)
 
 
 @pytest.mark.parametrize("in_windows", [False, True])

@@ -116,8 +116,12 @@ def test_digests_tell_settings_apart_and_nothing_else(tmp_path):
     assert digest_of(change(config, near), None) != digest == digest_of(change(config, far), None)
     none, first, every, auto = ({"model.dilated_blocks": blocks} for blocks in (None, "first", "all", "auto"))
     of = [digest_of(change(config, one), None) for one in (none, first, every, auto)]
-    assert len(set(of[1:])) == 3
-    assert of[0] == of[1]
+    assert of[0] == of[1] == of[3] != of[2]  # at a stride of 16
+    fine = change(config, {"model.output_stride": 8})
+    of = [digest_of(change(fine, one), None) for one in (first, every, auto)]
+    assert of[0] != of[1] == of[2]
+    other = change(config, {"model.backbone": "resnet18"})
+    assert digest_of(change(other, none), None) == digest_of(change(other, auto), None)
     (tmp_path / "model").write_bytes(b"a model, whose own blocks None takes")
     begun = [{"model.weights": str(tmp_path / "model"), **blocks} for blocks in (none, first, every)]
     assert len({digest_of(change(config, one), None) for one in begun}) == 3

@@ -116,7 +116,8 @@ def create_model(
             crops, crop / output_stride.
         dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16 (at 32 none does); None is "first", as the
             reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for;
-            "auto" is the better start for training, "all" at a stride of 8, and nothing with other backbones.
+            "auto" is what left more of these weights where that was measured, "all" at a stride of 8 and "first" at
+            16, and nothing with other backbones.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
@@ -167,16 +168,9 @@ def create_model(
         arguments["dilations"] = check_dilations(fill(dilations, DILATIONS))
     elif dilations is not None:
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
-    if has_choice_of_blocks(architecture.backbone):
-        blocks = fill(dilated_blocks, "first")
-        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
-        better = "all" if arguments["output_stride"] == 8 else "first"
-        arguments["dilated_blocks"] = better if blocks == "auto" else blocks
-    elif dilated_blocks not in (None, "auto"):
-        raise ValueError(
-            f"dilated_blocks is a choice of MobileNetV2 alone; got {dilated_blocks!r} with {architecture.backbone}. "
-            "Leave it out."
-        )
+    blocks = choose_blocks(dilated_blocks, architecture.backbone, arguments["output_stride"])
+    if blocks is not None:
+        arguments["dilated_blocks"] = blocks
     check_choice("padding", arguments["padding"], ("", "same"))
     check_flags(pad_to_stride=pad_to_stride)
     model = _build(architecture, arguments, pretrained)
@@ -302,6 +296,20 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
     nearest = difflib.get_close_matches(name, names, n=3)
     hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"There are {', '.join(names)}."
     raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
+
+
+def choose_blocks(wish: str | None, backbone: str, output_stride: int) -> str | None:
+    """Which blocks of a backbone dilate, "auto" as what it stands for; None where there is no choice."""
+    if has_choice_of_blocks(backbone):
+        blocks = fill(wish, "first")
+        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
+        better = "all" if output_stride == 8 else "first"
+        return better if blocks == "auto" else blocks
+    if wish not in (None, "auto"):
+        raise ValueError(
+            f"dilated_blocks is a choice of MobileNetV2 alone; got {wish!r} with {backbone}. Leave it out, or say auto."
+        )
+    return None
 
 
 def make_auxiliary(head: str, in_channels: Sequence[int], num_classes: int, dropout: float) -> AuxiliaryHead:

@@ -26,6 +26,7 @@ from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.reach import untrained_taps
 from cacseg.models.zoo import find_architecture
+from cacseg.presets import fill
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
 
@@ -48,7 +49,10 @@ def run(
         saved = read_config(folder)
         changed = differences(saved.config, config)
         if changed:
-            raise ValueError(f"{folder} can only be resumed as it was started: {'; '.join(changed)}.")
+            raise ValueError(
+                f"{folder} can only be resumed as it was started: {'; '.join(changed)}. `cacseg train --resume -o "
+                f"{folder}`, without a recipe, takes the settings that it has."
+            )
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     check_crops(config.data, train_data)
     seed_all(config.training.seed)
@@ -207,7 +211,11 @@ def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any
     if theirs.head == ours.head == "deeplabv3plus":
         found["dilations"] = stated.get("dilations", list(DILATIONS))
     if len(networks) == 1 and has_choice_of_blocks(ours.backbone):
-        found["dilated_blocks"] = stated.get("dilated_blocks", "first")
+        blocks, stride = stated.get("dilated_blocks", "first"), fill(stated.get("output_stride"), theirs.output_stride)
+        if stride == fill(model.output_stride, ours.output_stride):
+            found["dilated_blocks"] = blocks
+        elif blocks == "all" or stride == 32:  # these weights read the same at any stride if every block dilates
+            found["dilated_blocks"] = "all"
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from cacseg.engine.inference import Inference
 from cacseg.models.deeplabv3plus import DILATIONS
+from cacseg.models.zoo import choose_blocks, find_architecture
 from cacseg.presets import DEFAULT, fill, get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
@@ -157,15 +158,20 @@ def check_supported(config: Config) -> None:
 def digest_of(config: Config, held_out: float | None) -> str:
     """Sixteen letters that are the same for the same settings, weights by their content; the seed left out."""
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
+    model = config.model
+    if model.dilated_blocks == "auto" and model.weights is None:  # what it stands for
+        architecture = find_architecture(model.name, model.backbone)
+        stride = fill(model.output_stride, architecture.output_stride)
+        seen["model.dilated_blocks"] = choose_blocks("auto", architecture.backbone, stride)
     # But None is what the model of a file has, where there is one.
-    later = {key: before for key, before in _LATER.items() if config.model.weights is None or None not in before}
+    later = {key: before for key, before in _LATER.items() if model.weights is None or None not in before}
     seen = {key: value for key, value in seen.items() if value not in later.get(key, ())}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
     seen["model.preset"] = None
-    if config.model.classifier != "plain":
-        filled, given = _filled_in(config.model.preset), dict(seen["model.loss_arguments"])
+    if model.classifier != "plain":
+        filled, given = _filled_in(model.preset), dict(seen["model.loss_arguments"])
         # Older results gave the overlap its weight by hand: from a preset or from there it is the same setting.
         weight = fill(given.pop("overlap_weight", None), filled.pop("overlap_weight", 0.0))
         if weight != 0.0:
