@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from cacseg.study.results import read_records
-from cacseg.study.summary import Mean, mean_of
+from cacseg.study.summary import Mean, mean_of, summarise
 from study_pages import (
     FCN,
     HALF,
@@ -37,6 +37,7 @@ BEFORE = {
     HELD_OUT: ("ends", ("camvid_held_out", FCN, "adamw", 1000)),
     DEEPLAB: ("ends", ("camvid_held_out", NEAR, "adamw", 1000)),
 }
+TRAININGS = ("confirm.csv", "strong.csv", "repeats/strong.csv")
 EXPECTED = {
     "tuned": "as in confirm.csv, +0.1",
     "centred": "0.2 below",
@@ -60,8 +61,8 @@ def of(cell, arm, answer=None):
     return scores("strong", cell, arm, answer or own_answer(arm))
 
 
-def before(cell, arm):
-    return scores(*BEFORE[cell], arm, own_answer(arm))
+def before(cell, arm, seeds=PLANNED):
+    return scores(*BEFORE[cell], arm, own_answer(arm), seeds)
 
 
 def mean(values):
@@ -75,21 +76,42 @@ def own_records(path, cell):
 
 
 def all_runs(arm):
-    """mIoU of every run of UPerNet, by seed: of this study, of the same once more, and of confirm.csv."""
-    found = {}
-    for path in ("strong.csv", "repeats/strong.csv", "confirm.csv"):
+    """The answers of every run of UPerNet, with its seed: of confirm.csv, of this study, of the same once more."""
+    for path in TRAININGS:
         for one in own_records(path, UPERNET):
             if one["arm"] == arm:
-                found.setdefault(str(one["seed"]), []).append(one["answers"][own_answer(arm)]["miou"])
-    return found
+                yield str(one["seed"]), {answer: values["miou"] for answer, values in one["answers"].items()}
 
 
-def over_all(arm):
-    return mean_of([value for values in all_runs(arm).values() for value in values])
+def over_all(arm, answer=None):
+    return mean_of([answers[answer or own_answer(arm)] for _, answers in all_runs(arm)])
 
 
 def by_seed(arm):
-    return {seed: statistics.fmean(values) for seed, values in all_runs(arm).items()}
+    found = {}
+    for seed, answers in all_runs(arm):
+        found.setdefault(seed, []).append(answers[own_answer(arm)])
+    return {seed: statistics.fmean(values) for seed, values in found.items()}
+
+
+def training_of(path):
+    """`tuned` and plain of one file, by seed."""
+    found = {"plain": {}, "tuned": {}}
+    for one in own_records(path, UPERNET):
+        if one["arm"] in found:
+            found[one["arm"]][one["seed"]] = one["answers"][own_answer(one["arm"])]["miou"]
+    return found["plain"], found["tuned"]
+
+
+def training_rows():
+    """UPerNet three times with the same seeds."""
+    for path in TRAININGS:
+        (line,) = (
+            line for line in summarise(list(own_records(path, UPERNET)), "plain") if line.own and line.arm == "tuned"
+        )
+        plain, tuned = training_of(path)
+        row = [f"`{path}`", f"{mean(plain):.1f}", f"{mean(tuned):.1f}", signed_pair(line.difference), line.verdict]
+        yield f"| {' | '.join(row)} |"
 
 
 def beside(first, second):
@@ -101,16 +123,35 @@ def dilated_rows():
     """Plain and `tuned`, with the first blocks dilated and with all, and what is left of the default's gain."""
     for cell in BEFORE:
         row = [cell[0], {"fcn_all": "FCN", "deeplabv3plus_all": "DeepLabV3+"}[cell[1]], str(cell[3])]
-        seeds = {arm: len(of(cell, arm)) for arm in ("plain", "tuned")}
-        for arm in seeds:
-            row += [f"{mean(before(cell, arm)):.1f}", f"{mean(of(cell, arm)):.1f}"]
-            gain = apart(of(cell, arm), before(cell, arm))
-            row.append(f"{gain.value:+.1f}" if gain.error is None else signed_pair(gain))
-        left = apart(of(cell, "tuned"), of(cell, "plain"))
-        row += [signed_pair(apart(before(cell, "tuned"), before(cell, "plain")))]
-        row.append(f"{left.value:+.1f}" if left.error is None else signed_pair(left))
-        row.append(" and ".join(dict.fromkeys(map(str, seeds.values()))))
+        seeds = {arm: tuple(of(cell, arm)) for arm in ("plain", "tuned")}
+        for arm, chosen in seeds.items():
+            row += [f"{mean(before(cell, arm, chosen)):.1f}", f"{mean(of(cell, arm)):.1f}"]
+            row.append(with_error(apart(of(cell, arm), before(cell, arm))))
+        row += map(with_error, gains_of(cell))
+        row.append(" and ".join(dict.fromkeys(str(len(chosen)) for chosen in seeds.values())))
         yield f"| {' | '.join(row)} |"
+
+
+def gains_of(cell):
+    """`tuned` beside plain with the first blocks dilated and with all, at the seeds that the latter has."""
+    seeds = tuple(of(cell, "tuned"))
+    yield apart(before(cell, "tuned", seeds), before(cell, "plain"))
+    yield apart(of(cell, "tuned"), of(cell, "plain"))
+
+
+def lost(cell):
+    """How much less it gains with all of them dilated."""
+    return mean_of(
+        [
+            (before(cell, "tuned")[seed] - before(cell, "plain")[seed]) - (of(cell, "tuned")[seed] - plain)
+            for seed, plain in of(cell, "plain").items()
+            if seed in of(cell, "tuned")
+        ]
+    )
+
+
+def with_error(mean):
+    return f"{mean.value:+.1f}" if mean.error is None else signed_pair(mean)
 
 
 def arm_rows():
@@ -127,7 +168,12 @@ def arm_rows():
 
 
 @pytest.mark.parametrize(
-    ("page", "name", "rows"), [("results.md", "dilated", dilated_rows), ("search.md", "twentyeight", arm_rows)]
+    ("page", "name", "rows"),
+    [
+        ("results.md", "dilated", dilated_rows),
+        ("search.md", "twentyeight", arm_rows),
+        ("search.md", "trainings", training_rows),
+    ],
 )
 def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
     assert rows_of(page, name) == list(rows())
@@ -167,9 +213,10 @@ def test_the_verdicts(pages):
     counts["even"] -= 1  # UPerNet is in both
     six = sum(counts[verdict] for verdict in ("ahead", "above", "even", "behind"))
     words = f"Of {NUMBERS[six]} run afterwards it is ahead in {counts['ahead']}, above in {counts['above']}, even in"
-    assert f"{words} {counts['even']} and behind in none." in readme
+    assert f"{words} {counts['even']} and behind in none; but in one of three trainings with UPerNet" in readme
+    assert [row.split(" | ")[-1] for row in training_rows()].count("behind |") == 1
     strong, held_out = own[MSRC].difference, own[HELD_OUT].difference
-    said = f"82.6), it is {pair(strong)} above, "
+    said = f"82.6), it is {pair(strong)} above; "
     assert f"{mean(of(MSRC, 'plain')):.1f}" == "82.6"
     assert said in readme
     assert f"{pair(strong)} above plain, of 1.9 that it was" in results
@@ -197,9 +244,9 @@ def test_what_was_expected(pages):
 
 def test_the_start_beside_the_classifier(pages):
     results, _ = pages
-    better, worse = (mean(of(cell, "plain")) - mean(before(cell, "tuned")) for cell in (MSRC, HELD_OUT))
-    words = f"is {better:.1f} above `tuned` with the reference's dilation on MSRC-21, and {-worse:.1f} below it on"
-    assert f"{words} held-out images" in results
+    better, worse = (apart(of(cell, "plain"), before(cell, "tuned")) for cell in (MSRC, HELD_OUT))
+    words = f"is {told(better, 1)} above `tuned` with the reference's dilation on MSRC-21, and {told(worse, -1)} below"
+    assert f"{words} it on held-out images" in results
     whole = mean(scores("recipe", WHOLE, "plain", "plain"))
     assert f"after half of the steps with which it had {whole:.1f}" in results
 
@@ -214,40 +261,52 @@ def test_within_the_models(pages):
     assert f"{words} images {{}} and {{}}".format(*said) in results
 
 
+def test_what_is_left_of_the_gain(pages):
+    results, _ = pages
+    less = [lost(cell) for cell in (MSRC, HELD_OUT)]
+    assert not any(map(sign, less))
+    said = "by {} and {}".format(*map(pair, less))
+    assert f"Both are lower, {said}, which three seeds do not show" in results
+    assert (
+        f"{said} (and by {lost(DEEPLAB).value:.1f} in the one seed of DeepLabV3+); three seeds do not show it"
+        in results
+    )
+
+
 def test_upernet_again(pages):
     results, readme = pages
     plain, tuned = over_all("plain"), over_all("tuned")
     assert (plain.n, tuned.n) == (9, 9)
     difference = beside(tuned, plain)
     assert abs(difference.value) < 2 * difference.error
-    said = f"{told(difference, -1)} below plain"
     for page in (results, readme):
-        assert f"over nine runs of each {said}" in page
-    again = [
-        statistics.fmean(one["answers"][own_answer(arm)]["miou"] for one in second if one["arm"] == arm)
-        for second in [list(own_records("repeats/strong.csv", UPERNET))]
-        for arm in ("plain", "tuned")
-    ]
-    assert f"and {again[0] - again[1]:.1f} below when this study ran a second time" in results
+        assert f"over nine runs of each {told(difference, -1)} below plain" in page
+    first, second, third = (apart(*reversed(training_of(path))) for path in TRAININGS)
+    assert sign(third) < 0
+    words = f"Trained twice more with UPerNet it is {signed_pair(second)} and {signed_pair(third)} from plain, behind"
+    assert words in results
+    words = f"`tuned` is {signed_pair(first)} from plain in studies/confirm.toml, {signed_pair(second)} here, and"
+    assert f"{words} {signed_pair(third)}, behind," in results
     seeds = apart(by_seed("tuned"), by_seed("plain"))
-    assert f"the means of the three seeds happen to agree to {seeds.error:.2f}" in results
+    assert f"(paired by seeds, whose means happen to agree, {told(seeds, -1, 2)})" in results
 
 
 def test_no_arm_is_asked_further():
     """Of those with a context-aware classifier none is 0.4 and two standard errors above `tuned`."""
-    search = words_of("search.md")
-    tuned = of(UPERNET, "tuned")
+    search, tuned = words_of("search.md"), of(UPERNET, "tuned")
     found = {arm: apart(of(UPERNET, arm), tuned) for arm in EXPECTED if arm != "tuned"}
     asked = [arm for arm, one in found.items() if one.value >= 0.4 and sign(one) > 0]
     assert asked == ["plain_overlap"]
-    control = found["plain_overlap"]
-    again = apart(by_seed("plain_overlap"), by_seed("tuned"))
-    assert sign(again) == 0
-    assert f"{pair(control, 2)} above `tuned` with three seeds" in search
-    assert f"with all runs {pair(again, 2)}" in search
-    soft = apart(by_seed("soft"), by_seed("tuned"))
-    assert sign(soft) == 0
-    assert f"`soft`, the highest of the others, is {pair(soft, 2)} above `tuned` with all runs" in search
+    again = {arm: beside(over_all(arm), over_all("tuned")) for arm in found}
+    assert not any(one.value >= 0.4 and sign(one) > 0 for one in again.values())
+    assert f"{pair(found['plain_overlap'], 2)} above `tuned` with three seeds" in search
+    assert f"(with all runs {pair(again['plain_overlap'], 2)})" in search
+    words = f"`soft`, the highest of the others, is {pair(again['soft'], 2)} above `tuned` with all runs, and"
+    assert f"{words} {pair(found['soft'], 2)} with the three seeds" in search
+    words = "beside `tuned`, {}, {} and {}:".format(
+        *(signed_pair(again[arm]) for arm in ("soft", "frozen", "balanced"))
+    )
+    assert words in words_of("results.md")
 
 
 def test_runs_of_upernet_do_not_repeat():
@@ -263,18 +322,20 @@ def test_runs_of_upernet_do_not_repeat():
 
 
 def test_what_less_of_the_gradient_does():
-    search, plain = words_of("search.md"), of(UPERNET, "plain")
-    left = [signed_pair(apart(of(UPERNET, arm, "plain"), plain)) for arm in ("soft", "frozen", "tuned")]
-    given = [pair(apart(of(UPERNET, arm), of(UPERNET, arm, "plain"))) for arm in ("soft", "frozen", "tuned")]
-    assert "their plain answers are {} and {} from plain, those of `tuned` {}".format(*left) in search
-    assert "but context answers are then {} and {} above these, not {}".format(*given) in search
+    search, plain = words_of("search.md"), over_all("plain")
+    arms = ("soft", "frozen", "tuned")
+    left = [signed_pair(beside(over_all(arm, "plain"), plain)) for arm in arms]
+    given = [pair(mean_of([one["context"] - one["plain"] for _, one in all_runs(arm)])) for arm in arms]
+    words = "plain answers are {} and {} from plain with all runs, those of `tuned` {}; but context answers"
+    assert words.format(*left) in search
+    assert "are then {} and {} above these, not {}: as if".format(*given) in search
 
 
 def test_the_control_with_upernet(pages):
     control = line_of("plain_overlap", "strong", UPERNET, "plain", PLANNED)
     assert control.verdict == "above"
-    words = f"a plain classifier with that loss is {pair(control.difference)} above plain"
-    assert words in pages[0]
+    words = f"A plain classifier with the loss for overlap is {pair(control.difference)} above plain with three seeds,"
+    assert f"{words} {pair(beside(over_all('plain_overlap'), over_all('plain')))} with all five runs" in pages[0]
 
 
 def test_what_training_says():
