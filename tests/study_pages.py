@@ -21,6 +21,13 @@ NUMBERS = ("none", "one", "two", "three", "four", "five", "six", "seven", "eight
 FCN, NEAR = "fcn_mobilenetv2", "deeplabv3plus_near"
 WHOLE = ("msrc21_unscaled", FCN, "adamw", 4000)  # the recipe of MSRC-21, all of its steps
 HALF = ("msrc21_unscaled", FCN, "adamw", 2000)
+# Of a cell the files that have `fixed` and `fixed_overlap`, and the one that has `tuned` and `plain_overlap`.
+ADAPTING = [
+    ("ends", "ends", ("camvid_held_out", FCN, "adamw", 1000)),
+    ("ends", "full", ("msrc21", FCN, "adamw", 2000)),
+    ("unscaled", "unscaled", HALF),
+]
+SCENES = [("scenes", "scenes", ("scenes", "deeplabv3plus", rule, 150)) for rule in ("adamw", "adamw_fast")]
 
 
 @functools.cache
@@ -108,6 +115,15 @@ def scores(name, cell, arm, answer, seeds=PLANNED, measure="miou"):
 def apart(first, second):
     """Of two scores by seed: the mean difference."""
     return mean_of([first[seed] - second[seed] for seed in first])
+
+
+def own(name, cell, arm, seeds=PLANNED, measure="miou"):
+    return scores(name, cell, arm, "plain" if arm == "plain" else "context", seeds, measure)
+
+
+def adapting(name, other, cell, measure="miou"):
+    """`tuned` beside the same with one classifier for all images."""
+    return apart(own(other, cell, "tuned", measure=measure), own(name, cell, "fixed_overlap", measure=measure))
 
 
 def beside_both(name, cell, arm, others=("centred", "relative"), *, biased=False):

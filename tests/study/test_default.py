@@ -1,6 +1,5 @@
-"""What docs/results.md and the README say of the default, `tuned`, is what the records say."""
+"""What docs/results.md says of the default, `tuned`, is what the records say."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -8,9 +7,6 @@ import pytest
 from cacseg.study.summary import mean_of
 from study_pages import (
     CELLS,
-    FCN,
-    HALF,
-    NEAR,
     NUMBERS,
     PHOTOGRAPHS,
     PLANNED,
@@ -81,48 +77,20 @@ def missed_rows():
             yield f"| {' | '.join([*map(str, line.cell), *found])} |"
 
 
-def gains():
-    """The table of the README: mIoU, and its difference at equal seeds."""
-    cells = {
-        "CamVid, validation images": ("full", ("camvid", FCN, "adamw", 2000)),
-        "CamVid, validation images, DeepLabV3+": ("further", ("camvid", NEAR, "adamw", 1000)),
-        "CamVid, held-out images": ("ends", ("camvid_held_out", FCN, "adamw", 1000)),
-        "CamVid, held-out images, all dilated": ("strong", ("camvid_held_out", "fcn_all", "adamw", 1000)),
-        "MSRC-21": ("unscaled", HALF),
-        "MSRC-21, twice as long": ("recipe", WHOLE),
-        "MSRC-21, all dilated": ("strong", ("msrc21_unscaled", "fcn_all", "adamw", 2000)),
-        "MSRC-21, UPerNet": ("strong", ("msrc21_unscaled", "upernet_mobilenetv2", "adamw", 500)),
-    }
-    for title, (name, cell) in cells.items():
-        lines = {line.arm: line for line in lines_of(name, PLANNED) if line.own and line.cell == cell}
-        lines = {arm: line for arm, line in lines.items() if arm == "plain" or line.verdict}  # else too few seeds
-        row = [str(cell[3]), f"{lines['plain'].miou.value:.1f}"]
-        row += [
-            f"{lines[arm].miou.value:.1f} ({signed_pair(lines[arm].difference)})" if arm in lines else ""
-            for arm in ("plain_overlap", "paper", "released", "tuned")
-        ]
-        row.append(signed_pair(lines["tuned"].pixel_difference))
-        yield f"| {title} | {' | '.join(row)} |"
-
-
 @pytest.mark.parametrize(
     ("page", "name", "rows"),
-    [("results.md", "cells", cell_rows), ("results.md", "missed", missed_rows), ("../README.md", "gains", gains)],
+    [("results.md", "cells", cell_rows), ("results.md", "missed", missed_rows)],
 )
 def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
     assert rows_of(page, name) == list(rows())
 
 
 def test_the_counts_in_words():
-    page, readme = words_of("results.md"), words_of("../README.md")
+    page = words_of("results.md")
     found = own_of("tuned", PLANNED)
     counts = Counter(line.verdict for line in found)
     assert f"Over {len(found)} cells `tuned` is {in_words(counts)}" in page
     assert counts["behind"] == 0
-    said = f"over the {len(found)} cells (data set, model, optimiser and steps) that it was run in until all was"
-    said = f"{said} decided the default is"
-    assert f"{said} ahead of plain (a point and two standard errors) in {counts['ahead']}, even in" in readme
-    assert f"in {counts['ahead']}, even in {counts['even']} and behind in none" in readme
     without = {line.cell: line for line in own_of("centred", PLANNED)}
     before = Counter(without[line.cell].verdict for line in found)
     assert f"`centred`, in the same cells, {in_words(before)}" in page
@@ -130,7 +98,6 @@ def test_the_counts_in_words():
     verdicts = [Counter(one.verdict for one in lines)["ahead"] for lines in (long, [without[one.cell] for one in long])]
     assert len(long) == 11
     assert "ahead in {} of the eleven (`centred` in {})".format(*map(named, verdicts)) in page
-    assert f"in {named(verdicts[0])} of the eleven long or whole ones" in readme
     all_seeds = own_of("tuned", None)
     many = named(sum(line.difference.n == len(SIX) for line in all_seeds))
     assert {line.difference.n for line in all_seeds} == {len(PLANNED), len(SIX)}
@@ -176,17 +143,8 @@ def test_beside_centred_in_words():
     assert f"by two standard errors of a cell above in {signs[1]} and below in {signs[-1]}." in page
 
 
-def shares():
-    """Of the README's rows in which the default gains: how much of it the plain classifier has by its loss."""
-    for row in gains():
-        _, _, _, control, *_, own, _ = row.strip("| ").split(" | ")
-        gain = float(re.findall(r"\((.*?) ", own)[0])
-        if control and gain > 0.5:
-            yield float(re.findall(r"\((.*?) ", control)[0]) / gain
-
-
 def test_beside_a_plain_classifier_with_the_same_loss():
-    page, readme = words_of("results.md"), words_of("../README.md")
+    page = words_of("results.md")
     found = beside("plain_overlap", WITH_CONTROL)
     long, short = ([line for line in found if (line.cell.steps >= 1000) == one] for one in (True, False))
     assert all(line.difference.value > 0 for line in found)
@@ -197,23 +155,13 @@ def test_beside_a_plain_classifier_with_the_same_loss():
     assert "In none of those to the end three seeds show it" in page
     assert [line.verdict for line in short].count("ahead") == 6
     assert "ahead in six of the short ones" in page
-    assert (
-        "Plain with overlap has {:.1f}, {:.1f}, {:.1f} and {:.1f} of the gain in the four rows".format(*shares())
-        in readme
-    )
-    words = (
-        "The default is {} above plain with that loss over the {} long or whole cells that it was run in, {} over {}"
-    )
-    words += " short"
-    assert words.format(over[0], named(len(long)), over[1], named(len(short))) in readme
 
 
 def test_beside_a_loss_in_which_classes_count_alike():
-    page, readme = words_of("results.md"), words_of("../README.md")
+    page = words_of("results.md")
     found = beside("evened", PHOTOGRAPHS)
     counts = Counter(line.verdict for line in found)
     pixels = Counter(sign(line.pixel_difference) for line in found)
     said = f"in the {len(found)} cells that have both `tuned` is {in_words(counts)}, and has more pixel accuracy"
     assert f"{said} in {pixels[1]} and less in {named(pixels[-1])}" in page
-    assert f"the default is ahead of it in {counts['ahead']} of {len(found)} cells and even in the others" in readme
     assert set(counts) == {"ahead", "even"}

@@ -5,13 +5,16 @@ import pytest
 from cacseg.study.classes import read_classes
 from cacseg.study.summary import mean_of
 from study_pages import (
-    FCN,
+    ADAPTING,
     HALF,
     PLANNED,
     RESULTS,
+    SCENES,
     SIX,
     WHOLE,
+    adapting,
     apart,
+    own,
     pair,
     rows_of,
     scores,
@@ -22,27 +25,11 @@ from study_pages import (
 )
 
 LATER = SIX[len(PLANNED) :]
-# Of a cell the files that have `fixed` and `fixed_overlap`, and the one that has `tuned` and `plain_overlap`.
-CELLS = [
-    ("ends", "ends", ("camvid_held_out", FCN, "adamw", 1000)),
-    ("ends", "full", ("msrc21", FCN, "adamw", 2000)),
-    ("unscaled", "unscaled", HALF),
-]
 LENGTHS = {"recipe": WHOLE, "unscaled": HALF}  # the same cell, by the file that has it
-SCENES = [("scenes", "scenes", ("scenes", "deeplabv3plus", rule, 150)) for rule in ("adamw", "adamw_fast")]
-
-
-def own(name, cell, arm, seeds=PLANNED, measure="miou"):
-    return scores(name, cell, arm, "plain" if arm == "plain" else "context", seeds, measure)
 
 
 def whole(arm, seeds=SIX, measure="miou"):
     return own("recipe", WHOLE, arm, seeds, measure)
-
-
-def adapting(name, other, cell, measure="miou"):
-    """`tuned` beside the same with one classifier for all images."""
-    return apart(own(other, cell, "tuned", measure=measure), own(name, cell, "fixed_overlap", measure=measure))
 
 
 def length_rows():
@@ -54,7 +41,7 @@ def length_rows():
 
 
 def adapting_rows():
-    for name, other, cell in CELLS + SCENES:
+    for name, other, cell in ADAPTING + SCENES:
         plain, fixed, centred = (own(name, cell, arm) for arm in ("plain", "fixed", "centred"))
         still, tuned, control = (
             own(file, cell, arm) for file, arm in ((name, "fixed_overlap"), (other, "tuned"), (other, "plain_overlap"))
@@ -72,16 +59,14 @@ def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
 
 
 def test_the_length_of_training_in_words():
-    results, search, readme, training = map(words_of, ("results.md", "search.md", "../README.md", "training.md"))
+    results, search, training = map(words_of, ("results.md", "search.md", "training.md"))
     plain, centred, tuned = (whole(arm) for arm in ("plain", "centred", "tuned"))
     from_plain = [signed_pair(apart(one, plain)) for one in (tuned, centred)]
     pixels = told(apart(*(whole(arm, measure="pixel_accuracy") for arm in ("tuned", "plain"))), -1)
     assert f"4000 steps and six seeds, it is {from_plain[0]} from plain, with {pixels} less pixel accuracy" in results
     assert f"pixel accuracy; `centred` has {from_plain[1]} there." in results
-    words = f"and six seeds the default is {from_plain[0]} from plain, with {pixels} less pixel accuracy"
     half = {arm: own("unscaled", HALF, arm, SIX) for arm in ("plain", "centred", "tuned")}
     after_half = apart(half["tuned"], half["plain"])
-    assert f"{words} (the table has three seeds), and after half of the steps {signed_pair(after_half)}." in readme
     late = [one.lstrip("+") for one in from_plain]
     beside = told(apart(half["centred"], half["plain"]), 1)
     words = (
@@ -111,7 +96,7 @@ def test_the_length_of_training_in_words():
 
 
 def test_what_is_lost_with_the_length_in_words():
-    page, readme, arms = words_of("results.md"), words_of("../README.md"), ("centred", "tuned")
+    page, arms = words_of("results.md"), ("centred", "tuned")
     plain = {name: own(name, cell, "plain", SIX) for name, cell in LENGTHS.items()}
     adapted, answers = (  # of the same models the context answers, and the plain ones
         {(name, arm): scores(name, cell, arm, answer, SIX) for name, cell in LENGTHS.items() for arm in arms}
@@ -123,7 +108,6 @@ def test_what_is_lost_with_the_length_in_words():
     words = "context answers are {} (`centred`) and {} (`tuned`) above the plain answers of the same models; after half"
     assert words.format(*at_end) in page
     assert "of the same models; after half of the steps it was {} and {}.".format(*at_half) in page
-    assert f"Context answers stay {at_end[1]} above the plain answers of the same models" in readme
     below = [told(shared["recipe", arm], -1) for arm in arms]
     above = [told(shared["unscaled", arm], 1) for arm in arms]
     words = "are {} and {} *below* those of a plain model, where after half of the steps they were {} and {} above"
@@ -163,25 +147,22 @@ def test_the_classes_of_the_whole_recipe_in_words():
 
 
 def test_the_adapting_in_words():
-    results, search, readme = map(words_of, ("results.md", "search.md", "../README.md"))
-    held_out, scaled, unscaled = found = [adapting(*one) for one in CELLS]
+    results, search = map(words_of, ("results.md", "search.md"))
+    held_out, scaled, unscaled = found = [adapting(*one) for one in ADAPTING]
     words = f"{signed_pair(scaled)} on MSRC-21, {signed_pair(unscaled)} where its images keep their size and"
     assert f"{words} {signed_pair(held_out)} on CamVid's held-out images, of gains of" in results
-    gains = [apart(own(other, cell, "tuned"), own(name, cell, "plain")).value for name, other, cell in CELLS]
+    gains = [apart(own(other, cell, "tuned"), own(name, cell, "plain")).value for name, other, cell in ADAPTING]
     assert "of gains of {1:.1f}, {2:.1f} and {0:.1f};".format(*gains) in results
-    pixels = [adapting(*one, "pixel_accuracy") for one in CELLS]
+    pixels = [adapting(*one, "pixel_accuracy") for one in ADAPTING]
     assert "in pixel accuracy {1}, {2} and {0}.".format(*map(signed_pair, pixels)) in results
     assert not any(sign(one) for one in found)
     for arm, words in (
         ("tuned", "context answers of `tuned` are {1}, {2} and {0} above the plain answers"),
         ("fixed_overlap", "by a cosine that learns with an oracle, it is {1}, {2} and {0},"),
     ):
-        files = [(other if arm == "tuned" else name, cell) for name, other, cell in CELLS]
+        files = [(other if arm == "tuned" else name, cell) for name, other, cell in ADAPTING]
         within = [pair(apart(own(file, cell, arm), scores(file, cell, arm, "plain"))) for file, cell in files]
         assert words.format(*within) in results
-    words = f"{told(scaled, 1)} below it on MSRC-21 with images that are scaled, {told(unscaled, 1)} in the row"
-    words = f'{words} "MSRC-21"'
-    assert f"{words} and {told(held_out, -1)} above it on images held out of CamVid" in readme
     assert f"`fixed_overlap` as `tuned` | {told(held_out, -1)} above |" in search
     assert f"| MSRC-21: 0.7 below | {told(scaled, 1)} below |" in search
     assert f"| MSRC-21 unscaled: 0.3 below | {told(unscaled, 1)} below |" in search
@@ -190,7 +171,7 @@ def test_the_adapting_in_words():
     beside = mean_of(
         [
             apart(own(name, cell, "fixed_overlap"), own(other, cell, "plain_overlap")).value
-            for name, other, cell in CELLS
+            for name, other, cell in ADAPTING
         ]
     )
     assert f"`fixed_overlap` is {pair(beside)} above `plain_overlap`" in search
@@ -200,12 +181,11 @@ def test_the_adapting_in_words():
 
 
 def test_the_adapting_on_generated_scenes_in_words():
-    results, search, readme = map(words_of, ("results.md", "search.md", "../README.md"))
+    results, search = map(words_of, ("results.md", "search.md"))
     found = [adapting(*one) for one in SCENES]
     words = " and ".join(told(one, 1) for one in found)
     assert f"| generated scenes: two points below at either rate | {words} below |" in search
     assert f"On generated scenes, where it pays by design, it is {words}" in results
     gains = [apart(own(name, cell, "tuned"), own(name, cell, "plain")).value for name, _, cell in SCENES]
     assert f"it is {words} of gains of {gains[0]:.1f} and {gains[1]:.1f}" in results
-    assert f"On generated scenes, where adapting pays by design, it is {words} below" in readme
     assert [sign(one) for one in found] == [0, 1]

@@ -1,19 +1,12 @@
 """What the pages say of every block dilated, and of UPerNet where nothing is shown, is what the records say."""
 
 import statistics
-from collections import Counter
 
 import pytest
 
-from cacseg.study.results import read_records
-from cacseg.study.summary import Mean, mean_of, summarise
+from cacseg.study.summary import mean_of
 from study_pages import (
-    FCN,
-    HALF,
-    NEAR,
-    NUMBERS,
     PLANNED,
-    RESULTS,
     WHOLE,
     apart,
     line_of,
@@ -26,18 +19,26 @@ from study_pages import (
     told,
     words_of,
 )
+from study_strong import (
+    BEFORE,
+    DEEPLAB,
+    HELD_OUT,
+    MSRC,
+    TRAININGS,
+    UPERNET,
+    all_runs,
+    before,
+    beside,
+    by_seed,
+    mean,
+    of,
+    over_all,
+    own_answer,
+    own_records,
+    training_of,
+    training_rows,
+)
 
-MSRC = ("msrc21_unscaled", "fcn_all", "adamw", 2000)
-HELD_OUT = ("camvid_held_out", "fcn_all", "adamw", 1000)
-DEEPLAB = ("camvid_held_out", "deeplabv3plus_all", "adamw", 1000)
-UPERNET = ("msrc21_unscaled", "upernet_mobilenetv2", "adamw", 500)
-# The same with the first blocks dilated, and the file that has it.
-BEFORE = {
-    MSRC: ("unscaled", HALF),
-    HELD_OUT: ("ends", ("camvid_held_out", FCN, "adamw", 1000)),
-    DEEPLAB: ("ends", ("camvid_held_out", NEAR, "adamw", 1000)),
-}
-TRAININGS = ("confirm.csv", "strong.csv", "repeats/strong.csv")
 EXPECTED = {
     "tuned": "as in confirm.csv, +0.1",
     "centred": "0.2 below",
@@ -51,72 +52,6 @@ EXPECTED = {
     "undropped": "as `tuned`",
     "plain_undropped": "0.2 below",
 }
-
-
-def own_answer(arm):
-    return "plain" if arm.startswith("plain") and arm != "plain_overlap" else "context"
-
-
-def of(cell, arm, answer=None):
-    return scores("strong", cell, arm, answer or own_answer(arm))
-
-
-def before(cell, arm, seeds=PLANNED):
-    return scores(*BEFORE[cell], arm, own_answer(arm), seeds)
-
-
-def mean(values):
-    return statistics.fmean(values.values())
-
-
-def own_records(path, cell):
-    for one in read_records([RESULTS / path]):
-        if tuple(one[axis] for axis in ("data", "model", "optimiser", "steps")) == cell:
-            yield one
-
-
-def all_runs(arm):
-    """The answers of every run of UPerNet, with its seed: of confirm.csv, of this study, of the same once more."""
-    for path in TRAININGS:
-        for one in own_records(path, UPERNET):
-            if one["arm"] == arm:
-                yield str(one["seed"]), {answer: values["miou"] for answer, values in one["answers"].items()}
-
-
-def over_all(arm, answer=None):
-    return mean_of([answers[answer or own_answer(arm)] for _, answers in all_runs(arm)])
-
-
-def by_seed(arm):
-    found = {}
-    for seed, answers in all_runs(arm):
-        found.setdefault(seed, []).append(answers[own_answer(arm)])
-    return {seed: statistics.fmean(values) for seed, values in found.items()}
-
-
-def training_of(path):
-    """`tuned` and plain of one file, by seed."""
-    found = {"plain": {}, "tuned": {}}
-    for one in own_records(path, UPERNET):
-        if one["arm"] in found:
-            found[one["arm"]][one["seed"]] = one["answers"][own_answer(one["arm"])]["miou"]
-    return found["plain"], found["tuned"]
-
-
-def training_rows():
-    """UPerNet three times with the same seeds."""
-    for path in TRAININGS:
-        (line,) = (
-            line for line in summarise(list(own_records(path, UPERNET)), "plain") if line.own and line.arm == "tuned"
-        )
-        plain, tuned = training_of(path)
-        row = [f"`{path}`", f"{mean(plain):.1f}", f"{mean(tuned):.1f}", signed_pair(line.difference), line.verdict]
-        yield f"| {' | '.join(row)} |"
-
-
-def beside(first, second):
-    """Of two means whose runs are not paired."""
-    return Mean(first.value - second.value, (first.error**2 + second.error**2) ** 0.5, min(first.n, second.n))
 
 
 def dilated_rows():
@@ -180,8 +115,8 @@ def test_the_rows_of_a_table_are_those_of_the_records(page, name, rows):
 
 
 @pytest.fixture(scope="module")
-def pages():
-    return words_of("results.md"), words_of("../README.md")
+def results():
+    return words_of("results.md")
 
 
 def test_the_rule_for_recipes_is_met():
@@ -191,15 +126,10 @@ def test_the_rule_for_recipes_is_met():
     said = f"It gives a plain FCN {pair(gains[0])} points on MSRC-21 and {pair(gains[1])} on CamVid's held-out images"
     assert said in words_of("results.md")
     assert f"a plain FCN gains {pair(gains[0])} and {pair(gains[1])} points by it" in words_of("models.md")
-    assert (
-        f"is worth {pair(gains[0])} points to a plain FCN on MSRC-21 and {pair(gains[1])} on images held"
-        in words_of("../README.md")
-    )
     assert f"{pair(gains[0])} and {pair(gains[1])} above what it was" in words_of("search.md")
 
 
-def test_the_verdicts(pages):
-    results, readme = pages
+def test_the_verdicts(results):
     own = {line.cell: line for line in lines_of("strong") if line.own and line.arm == "tuned"}
     assert {cell: own[cell].verdict for cell in (MSRC, HELD_OUT, UPERNET)} == {
         MSRC: "above",
@@ -207,29 +137,16 @@ def test_the_verdicts(pages):
         UPERNET: "even",
     }
     assert not own[DEEPLAB].verdict  # one seed
-    counts = Counter(
-        line.verdict for name in ("confirm", "strong") for line in lines_of(name) if line.own and line.arm == "tuned"
-    )
-    counts["even"] -= 1  # UPerNet is in both
-    six = sum(counts[verdict] for verdict in ("ahead", "above", "even", "behind"))
-    words = f"Of {NUMBERS[six]} run afterwards it is ahead in {counts['ahead']}, above in {counts['above']}, even in"
-    assert f"{words} {counts['even']} and behind in none; but in one of three trainings with UPerNet" in readme
-    assert [row.split(" | ")[-1] for row in training_rows()].count("behind |") == 1
     strong, held_out = own[MSRC].difference, own[HELD_OUT].difference
-    said = f"82.6), it is {pair(strong)} above; "
-    assert f"{mean(of(MSRC, 'plain')):.1f}" == "82.6"
-    assert said in readme
     assert f"{pair(strong)} above plain, of 1.9 that it was" in results
     assert f"{pair(held_out)} of 4.1 are left" in results
     assert [f"{line_of('tuned', *BEFORE[cell], 'plain').difference.value:.1f}" for cell in (MSRC, HELD_OUT)] == [
         "1.9",
         "4.1",
     ]
-    assert f"{pair(held_out)} with every block dilated" in readme
 
 
-def test_what_was_expected(pages):
-    results, _ = pages
+def test_what_was_expected(results):
     strong, held_out = (line_of("tuned", "strong", cell, "plain") for cell in (MSRC, HELD_OUT))
     for words in (
         f"`tuned` 1.0 above it | plain {mean(of(MSRC, 'plain')):.1f}; {pair(strong.difference)}, {strong.verdict} |",
@@ -242,8 +159,7 @@ def test_what_was_expected(pages):
         assert words in results
 
 
-def test_the_start_beside_the_classifier(pages):
-    results, _ = pages
+def test_the_start_beside_the_classifier(results):
     better, worse = (apart(of(cell, "plain"), before(cell, "tuned")) for cell in (MSRC, HELD_OUT))
     words = f"is {told(better, 1)} above `tuned` with the reference's dilation on MSRC-21, and {told(worse, -1)} below"
     assert f"{words} it on held-out images" in results
@@ -251,8 +167,7 @@ def test_the_start_beside_the_classifier(pages):
     assert f"after half of the steps with which it had {whole:.1f}" in results
 
 
-def test_within_the_models(pages):
-    results, _ = pages
+def test_within_the_models(results):
     said = []
     for cell in (MSRC, HELD_OUT):
         own, answers, plain = of(cell, "tuned"), of(cell, "tuned", "plain"), of(cell, "plain")
@@ -261,8 +176,7 @@ def test_within_the_models(pages):
     assert f"{words} images {{}} and {{}}".format(*said) in results
 
 
-def test_what_is_left_of_the_gain(pages):
-    results, _ = pages
+def test_what_is_left_of_the_gain(results):
     less = [lost(cell) for cell in (MSRC, HELD_OUT)]
     assert not any(map(sign, less))
     said = "by {} and {}".format(*map(pair, less))
@@ -273,14 +187,12 @@ def test_what_is_left_of_the_gain(pages):
     )
 
 
-def test_upernet_again(pages):
-    results, readme = pages
+def test_upernet_again(results):
     plain, tuned = over_all("plain"), over_all("tuned")
     assert (plain.n, tuned.n) == (9, 9)
     difference = beside(tuned, plain)
     assert abs(difference.value) < 2 * difference.error
-    for page in (results, readme):
-        assert f"over nine runs of each {told(difference, -1)} below plain" in page
+    assert f"over nine runs of each {told(difference, -1)} below plain" in results
     first, second, third = (apart(*reversed(training_of(path))) for path in TRAININGS)
     assert sign(third) < 0
     words = f"Trained twice more with UPerNet it is {signed_pair(second)} and {signed_pair(third)} from plain, behind"
@@ -331,11 +243,11 @@ def test_what_less_of_the_gradient_does():
     assert "are then {} and {} above these, not {}: as if".format(*given) in search
 
 
-def test_the_control_with_upernet(pages):
+def test_the_control_with_upernet(results):
     control = line_of("plain_overlap", "strong", UPERNET, "plain", PLANNED)
     assert control.verdict == "above"
     words = f"A plain classifier with the loss for overlap is {pair(control.difference)} above plain with three seeds,"
-    assert f"{words} {pair(beside(over_all('plain_overlap'), over_all('plain')))} with all five runs" in pages[0]
+    assert f"{words} {pair(beside(over_all('plain_overlap'), over_all('plain')))} with all five runs" in results
 
 
 def test_what_training_says():
