@@ -77,12 +77,30 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, words):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_where_an_error_comes_from_is_shown_when_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CACSEG_TRACEBACK", "1")
+    monkeypatch.setattr(sys, "argv", ["cacseg", "train", "sythetic"])
+    with pytest.raises(ValueError, match="there is no recipe 'sythetic'"):
+        main()
+
+
 def answer(capsys, monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["cacseg", "train", *arguments])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
     return capsys.readouterr().out
+
+
+def test_every_setting_is_listed(monkeypatch, capsys):
+    lines = answer(capsys, monkeypatch, "folder", "--settings", "--set", "data.crop=32x64").splitlines()
+    rows = {row[1].strip(): [cell.strip() for cell in row[2:5]] for line in lines if len(row := line.split("│")) == 6}
+    assert rows["data.crop"] == ["int,int", "32,64", "Height and width of what is trained on, in pixels."]
+    assert rows["training.precision"][:2] == ["fp32 | tf32 | bf16 | fp16", "fp32"]
+    defaults = answer(capsys, monkeypatch, "--settings")
+    assert all(key in defaults for key in rows)
+    assert "of the recipe" in defaults
 
 
 def test_the_list_and_the_configuration(tmp_path, monkeypatch, capsys):
@@ -95,6 +113,8 @@ def test_the_list_and_the_configuration(tmp_path, monkeypatch, capsys):
     )
     assert (found["data"]["root"], found["data"]["crop"]) == ("here", [32, 64])
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "camvid").mkdir()  # which may well be the data: the recipe is meant
+    assert json.loads(answer(capsys, monkeypatch, "camvid", "--print-config"))["data"]["name"] == "camvid"
     (tmp_path / "mine.json").write_text(json.dumps(found))  # what was printed is a recipe
     again = json.loads(answer(capsys, monkeypatch, "mine.json", "--set", "training.loggers=csv", "--print-config"))
     assert again == {**found, "training": {**found["training"], "loggers": ["csv"]}}

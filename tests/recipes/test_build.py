@@ -176,6 +176,7 @@ def test_a_warm_up_longer_than_the_run_is_said(tmp_path):
     config = small(make_folder(tmp_path / "data"), **{"schedule.warmup_steps": 2})
     run(config, tmp_path / "run", report=said.append, progress=False)
     assert any("warm-up of 2 steps does not end within 2" in line for line in said)
+    assert "from random weights (model.pretrained=true downloads" in said[0]
 
 
 @pytest.mark.parametrize(("given", "multiple"), [({}, 32), ({"model.pad_to_stride": False}, 1)])

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.config import flat, parse_setting
 from cacseg.recipes.files import differences, read_config, write_config
+from cacseg.recipes.settings import describe_settings
 
 
 @pytest.mark.parametrize(
@@ -15,6 +16,15 @@ from cacseg.recipes.files import differences, read_config, write_config
         ("optimiser.rate = 1e-3", 0.001),
         ("data.crop=256,512", (256, 512)),
         ("data.crop=[256, 512]", (256, 512)),
+        ("data.crop=256x512", (256, 512)),
+        ("data.crop=256 X 512", (256, 512)),
+        ('data.crop="256,512"', (256, 512)),
+        ("data.crop=256", (256, 256)),
+        ("data.window=256", (256, 256)),
+        ("data.window=none", None),
+        ("data.scale=2048x512", (2048, 512)),
+        ("data.ratios=0.5x2", (0.5, 2.0)),
+        ("optimiser.betas=9e-1,0.99", (0.9, 0.99)),
         ("model.weights=runs/a/best.safetensors", "runs/a/best.safetensors"),
         ("training.ema_decay=none", None),
         ("model.dilations=6,12,18", (6, 12, 18)),
@@ -48,7 +58,18 @@ def test_a_setting_reads_as_its_type(text, value):
         ("model.dilations=6,1.5", "model.dilations: input should be a valid integer; got 1.5"),
         ("model.dilations=true,true", "model.dilations: input should be a valid integer; got True"),
         ("model.dilations=[]", "model.dilations: tuple should have at least 1 item"),
-        ("data.crop=512", "data.crop: input should be a valid tuple; got 512"),
+        ("data.crop=big", "data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got 'big'"),
+        ("data.crop=512x", "data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got '512x'"),
+        ("data.crop=512,big", r"data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got \['512', 'big'\]"),
+        ("data.crop=1,2,3", r"data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got \[1, 2, 3\]"),
+        ("data.crop=none", "data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got None"),
+        ("data.crop=true", "data.crop: must be HEIGHT,WIDTH, e.g. 512,640; got True"),
+        ("data.crop=0", "data.crop: input should be greater than or equal to 1; got 0"),
+        ("data.crop=512,1.5", "data.crop: input should be a valid integer, .*; got 1.5"),
+        ("data.scale=512", "data.scale: must be LONG,SHORT, e.g. 2048,512; got 512"),
+        ("data.ratios=2", "data.ratios: must be LEAST,MOST, e.g. 0.5,2; got 2"),
+        ("optimiser.betas=0.9", "optimiser.betas: must be two shares, e.g. 0.9,0.999; got 0.9"),
+        ("nothing=1", "no setting 'nothing'. `cacseg train --settings` lists them all"),
         ("schedule.minimum=0.01", "schedule.minimum must not exceed optimiser.rate, .*; got 0.01 and 0.001"),
         ("optimiser.rate.x=1", "no setting 'optimiser.rate.x'"),
         ("model=fcn", "no setting 'model'"),
@@ -59,6 +80,30 @@ def test_a_wrong_setting_is_one_line(text, words):
     with pytest.raises(ValueError, match=words) as error:
         change(find_recipe("synthetic"), dict([parse_setting(text)]))
     assert "\n" not in str(error.value)
+
+
+def test_every_setting_is_described_in_a_line():
+    listed = list(describe_settings())
+    assert [setting.key for setting in listed] == [key for key, _ in flat(find_recipe("folder"))]
+    for setting in listed:
+        assert setting.description.endswith("."), setting.key
+        assert "\n" not in setting.description, setting.key
+        assert "none" not in setting.kind or "none" in setting.description, setting.key
+
+
+@pytest.mark.parametrize("name", ["synthetic", "pascal_context59/upernet_swin_tiny"])
+def test_a_listed_value_is_spelt_as_it_is_read(name):
+    config = change(find_recipe(name), {"optimiser.multipliers.backbone": 0.1, "model.mean": (1.0, 2.0, 3.0)})
+    spelt = dict(parse_setting(f"{setting.key}={setting.value}") for setting in describe_settings(config))
+    assert change(find_recipe("folder"), spelt) == config
+
+
+def test_a_listed_type_is_spelt_as_values_are():
+    kinds = {setting.key: setting.kind for setting in describe_settings()}
+    assert kinds["model.padding"] == "(empty) | same | none"
+    assert kinds["model.dilations"] == "int,... | none"
+    assert kinds["training.devices"] == "int | auto"
+    assert kinds["optimiser.multipliers"] == "dict"
 
 
 def test_a_configuration_cannot_be_changed_in_place():

@@ -3,6 +3,7 @@ imports nothing heavy before the command runs."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from cacseg.cli.train import train
 
 app = typer.Typer(
     name="cacseg",
-    help="Segmentation classifiers that adapt to each image.",
+    help="Segmentation classifiers that adapt to each image. CACSEG_TRACEBACK=1 shows where an error comes from.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -54,9 +55,14 @@ app.add_typer(study, name="study")
 
 
 def main() -> None:
-    """What a user did wrong is one line and exit code 2; anything else is a bug and keeps its traceback."""
+    """What a user did wrong is one line and exit code 2; anything else is a bug and keeps its traceback.
+
+    CACSEG_TRACEBACK=1 shows where the one line came from.
+    """
     try:
         app()
     except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+        if os.environ.get("CACSEG_TRACEBACK", "0") != "0":
+            raise
         fail(error)
         sys.exit(2)

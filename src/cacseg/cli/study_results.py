@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from cacseg.study.tables import TextTable
 
 Folders = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their results.csv.")
+    list[Path], typer.Argument(metavar="FOLDER", help="Folders of `cacseg study run`, or their results.csv.")
 ]
 Classes = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="Folders of `cacseg study run`, or their classes.csv.")
+    list[Path], typer.Argument(metavar="FOLDER", help="Folders of `cacseg study run`, or their classes.csv.")
 ]
 Baseline = Annotated[str | None, typer.Option(help="The arm that others are compared with; the study's by default.")]
 Part = Annotated[

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+from rich.markup import escape
 from rich.table import Table
 
-from cacseg.cli._console import messages, say, show, typer
+from cacseg.cli._console import messages, out, say, show, typer
 
 STOPPED = 130  # what a shell gives for Ctrl-C
 
@@ -17,13 +18,18 @@ def train(
     recipe: Annotated[
         str | None,
         typer.Argument(
-            help="A name of --list, the config.json of an earlier run, a job of a study, or what --print-config "
-            "wrote. With --resume it may be left out."
+            metavar="RECIPE",
+            help="A name of --list, an earlier run or its config.json, a job of a study, or what --print-config "
+            "wrote. With --resume it may be left out.",
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, e.g. optimiser.rate=0.001. Repeatable."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change one setting, e.g. optimiser.rate=0.001; `--settings` lists them all. Repeatable.",
+        ),
     ] = None,
     root: Annotated[
         str | None, typer.Option(help="The folder or .zip of the data set; short for --set data.root=.")
@@ -36,6 +42,9 @@ def train(
     ] = False,
     list_recipes: Annotated[
         bool, typer.Option("--list", help="List the recipes (RECIPE filters by name) and stop.")
+    ] = False,
+    list_settings: Annotated[
+        bool, typer.Option("--settings", help="List every setting, with its value in RECIPE if given, and stop.")
     ] = False,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print the whole configuration as JSON and stop.")
@@ -61,10 +70,13 @@ def train(
     """
     from cacseg.recipes.config import Config, change, parse_setting
     from cacseg.recipes.files import read_config, read_recipe
-    from cacseg.recipes.named import find_recipe
+    from cacseg.recipes.named import RECIPES, find_recipe
 
     if list_recipes:
         _list(recipe or "")
+        return
+    if list_settings and recipe is None and not resume:
+        _list_settings(None)
         return
     changes = dict(parse_setting(text) for text in settings or ())
     if root is not None:
@@ -76,11 +88,14 @@ def train(
                 "a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER."
             )
         name, config, _ = read_config(output)
-    elif recipe.endswith(".json") or Path(recipe).is_dir():
+    elif recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe).is_dir()):
         name, config = read_recipe(recipe)
     else:
         name, config = recipe, find_recipe(recipe)
     config = change(config, changes)
+    if list_settings:
+        _list_settings(config)
+        return
     if print_config:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
@@ -109,6 +124,20 @@ def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-unt
     else:
         best = "no validation gave a mIoU: are all labels of the validation split ignored? (last.safetensors)"
     say(f"{folder}: {result.step} steps, {best}")
+
+
+def _list_settings(config) -> None:  # type: ignore[no-untyped-def]
+    from cacseg.recipes.settings import describe_settings
+
+    table = Table(title="settings: cacseg train RECIPE --set KEY=VALUE")
+    most = max(8, out.width // 4 - 11) if out.is_terminal else None  # half of what keys leave is for the descriptions
+    table.add_column("key", no_wrap=True)
+    table.add_column("type", max_width=most, overflow="fold")
+    table.add_column("default" if config is None else "value", max_width=most, overflow="fold")
+    table.add_column("what", overflow="fold")
+    for setting in describe_settings(config):
+        table.add_row(*map(escape, setting))
+    show(table)
 
 
 def _list(match: str) -> None:

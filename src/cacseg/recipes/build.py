@@ -58,6 +58,7 @@ def run(
     seed_all(config.training.seed)
     if saved is None:
         model = make_model(config.model, train_data, report)
+        report(describe(config.model, model))
     else:  # its weights come from the checkpoint; if there is none yet, from where they came before
         begun = (folder / "last.ckpt").exists()
         model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report)
@@ -155,6 +156,22 @@ def _shown(data: DataConfig, height: int, width: int) -> tuple[int, int]:
     if data.val_scale is not None:
         height, width = keep_ratio(height, width, data.val_scale)
     return (height, width) if data.window is None else (min(height, data.window[0]), min(width, data.window[1]))
+
+
+def describe(config: ModelConfig, model: SegmentationModel) -> str:
+    """What is about to be trained, and what it starts from."""
+    kind = "plain" if config.classifier == "plain" else f"context-aware ({config.preset})"
+    named = config.name if config.backbone is None else f"{config.name} on {config.backbone}"
+    size = sum(one.numel() for one in model.parameters()) / 1e6
+    if config.weights is not None:
+        start = "from trained weights"
+    elif config.backbone_weights is not None:
+        start = f"backbone from {config.backbone_weights}"
+    elif config.pretrained:
+        start = "backbone from timm's weights"
+    else:
+        start = "from random weights (model.pretrained=true downloads ImageNet weights of the backbone)"
+    return f"{named}, {kind}, {size:.1f} M parameters, {start}"
 
 
 def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str], None]) -> SegmentationModel:

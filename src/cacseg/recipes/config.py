@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,29 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
-Pair = tuple[Count, Count]
+_NUMBER = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*")
+
+
+def _pair(words: str, *, one: bool = False) -> BeforeValidator:
+    """Two numbers as a list, "512x640" or "512,640"; where `one` may stand for both, a whole number too."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = re.split("[x,]", value.lower())
+        elif one and isinstance(value, int) and not isinstance(value, bool):
+            value = (value, value)
+        pair = isinstance(value, list | tuple) and len(value) == 2
+        if not pair or not all(_NUMBER.fullmatch(str(part)) for part in value):
+            raise ValueError(f"must be {words}")
+        return value
+
+    return BeforeValidator(read)
+
+
+Size = Annotated[tuple[Count, Count], _pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
+Sides = Annotated[tuple[Count, Count], _pair("LONG,SHORT, e.g. 2048,512")]
+Ratios = Annotated[tuple[Positive, Positive], _pair("LEAST,MOST, e.g. 0.5,2")]
+Betas = Annotated[tuple[Share, Share], _pair("two shares, e.g. 0.9,0.999")]
 LoggerNames = Annotated[
     tuple[Literal["csv", "tensorboard", "wandb"], ...],
     BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),  # one word is a list of one
@@ -29,102 +52,172 @@ Dilations = Annotated[
 
 
 class Section(BaseModel):
-    """Frozen, and without room for a mistyped key."""
+    """Frozen, and without room for a mistyped key. What stands below a field is what `--settings` says of it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class ModelConfig(Section):
     """Arguments of `cacseg.create_model`; None is the model's own."""
 
     name: str
+    """A model of `cacseg models`, or a head (fcn, deeplabv3plus, upernet, ocrnet) with a model.backbone."""
     backbone: str | None = None
+    """timm's name of a backbone, for a head alone; none: that of the model."""
     classifier: Literal["context", "plain"] = "context"
+    """Context-aware, or the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
-    weights: str | None = None  # a whole model to start from, a .safetensors of ours
-    reset_classifier: bool = False  # with weights of other classes: start the classifiers afresh
-    pretrained: bool = False  # timm downloads weights of the backbone, where no file is given
+    """Of the context-aware classifier and its losses."""
+    weights: str | None = None
+    """A whole model to start from, a .safetensors of ours; none: the backbone alone may have weights."""
+    reset_classifier: bool = False
+    """With model.weights of other classes: start the classifiers afresh."""
+    pretrained: bool = False
+    """timm downloads weights of the backbone, where no file is given."""
     backbone_weights: str | None = None
+    """A file of backbone weights in timm's names, .safetensors or .pth; none: as model.pretrained says."""
     padding: Literal["", "same"] | None = None
-    pad_to_stride: bool = True  # images, where a backbone pads as TensorFlow does
+    """Of the backbone: same for weights of TensorFlow; none: as the file of weights states, else empty."""
+    pad_to_stride: bool = True
+    """Pad images to a multiple of the output stride, where a backbone pads as TensorFlow does."""
     mean: tuple[float, float, float] | None = None
+    """Red, green, blue that images are normalised with; none: as the file of weights states, else timm's."""
     std: tuple[Positive, Positive, Positive] | None = None
+    """Red, green, blue that images are divided by; none: as model.mean."""
     auxiliary: bool = True
+    """Whether an auxiliary head adds its loss."""
     auxiliary_weight: NotNegative = 0.4
+    """A factor on the loss of the auxiliary head."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """A share, before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    """A share of the backbone's blocks that a step leaves out; none: the model's own."""
     output_stride: Literal[8, 16, 32] | None = None
-    # Of MobileNetV2. None and auto: those of model.weights, else the first, or with auto all at a stride of 8.
+    """Pixels of the image to one of the backbone's last map; none: the model's own."""
     dilated_blocks: Literal["first", "all", "auto"] | None = None
-    dilations: Dilations | None = None  # of deeplabv3plus alone; None: those of model.weights, else 12, 24, 36
+    """Of MobileNetV2; none, auto: those of model.weights, else the first, or with auto all at a stride of 8."""
+    dilations: Dilations | None = None
+    """Of deeplabv3plus alone; none: those of model.weights, else 12,24,36."""
     class_weights: tuple[NotNegative, ...] | None = None
+    """A weight in every cross-entropy for each class; none: all 1."""
     label_smoothing: Share = 0.0
+    """Of every cross-entropy, a share."""
     classifier_arguments: dict[str, Any] = {}
+    """Further arguments of ContextAwareClassifier: model.classifier_arguments.NAME=VALUE."""
     loss_arguments: dict[str, Any] = {}
+    """Further arguments of ContextLoss: model.loss_arguments.NAME=VALUE."""
 
 
 class DataConfig(Section):
     """A data set, its crops in training, and how whole images are predicted in validation."""
 
     name: str
-    root: str | None = None  # a folder or a .zip
+    """folder (one's own), or a data set that `cacseg data list` names."""
+    root: str | None = None
+    """A folder or a .zip; none: for synthetic alone."""
     train_split: str = "train"
+    """The split to train on."""
     val_split: str = "val"
-    ignore_index: int | None = None  # of "folder" alone: the value in its files that marks ignored pixels
-    crop: Pair  # height, width
-    scale: Pair | None = None  # long and short side that images are fitted into; None: as they are
-    ratios: tuple[Positive, Positive] = (0.5, 2.0)
+    """The split to validate on."""
+    ignore_index: int | None = None
+    """Of folder alone: the value in its files that marks ignored pixels; none: 255."""
+    crop: Size
+    """Height and width of what is trained on, in pixels."""
+    scale: Sides | None = None
+    """Long and short side that images are fitted into, in pixels; none: as they are."""
+    ratios: Ratios = (0.5, 2.0)
+    """The least and the most that an image is scaled by before it is cropped, at random between them."""
     max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
+    """One class has less than this of a crop's labelled pixels, if ten tries find such; 1: any crop will do."""
     flip: Share = 0.5
+    """The probability that a crop is mirrored."""
     distort: bool = True
-    val_scale: Pair | None = None
-    window: Pair | None = None  # height, width of sliding windows; None: whole
-    stride: Pair | None = None
-    size: Pair | None = None  # of "synthetic" alone: height, width
-    length: Count | None = None  # of "synthetic" alone: images to train on
+    """Change brightness, contrast, saturation and hue at random."""
+    val_scale: Sides | None = None
+    """Long and short side that validation images are fitted into, in pixels; none: as they are."""
+    window: Size | None = None
+    """Height and width of sliding windows in validation, in pixels; none: whole images."""
+    stride: Size | None = None
+    """Pixels from one window to the next, down and across; goes with data.window; none: without it."""
+    size: Size | None = None
+    """Of synthetic alone: height and width of its scenes, in pixels; none: 128,128."""
+    length: Count | None = None
+    """Of synthetic alone: images to train on; none: 1000."""
     val_length: Count | None = None
+    """Of synthetic alone: images to validate on; none: 200."""
 
 
 class OptimiserConfig(Section):
     name: Literal["sgd", "adamw"]
+    """SGD with momentum, or AdamW."""
     rate: Positive
+    """The learning rate, after the warm-up."""
     weight_decay: NotNegative = 0.0
-    momentum: Share = 0.9  # of SGD
-    betas: tuple[Share, Share] = (0.9, 0.999)  # of AdamW
-    decay_normalisation: bool = True  # False: no decay of normalisations, positions, relative-position biases
-    multipliers: dict[str, NotNegative] = {}  # of the rate, by part: backbone, head, classifier, projectors, auxiliary
-    clip: Positive | None = None  # the largest norm of the gradients
+    """As the algorithm defines it; 0: none."""
+    momentum: Share = 0.9
+    """Of SGD alone."""
+    betas: Betas = (0.9, 0.999)
+    """Of AdamW alone: what is kept of the mean and of the mean square of the gradients."""
+    decay_normalisation: bool = True
+    """false: no decay of normalisations, positions, relative-position biases."""
+    multipliers: dict[str, NotNegative] = {}
+    """Of the rate, by part (backbone, head, classifier, projectors, auxiliary): optimiser.multipliers.PART=FACTOR."""
+    clip: Positive | None = None
+    """The largest norm of the gradients; none: any."""
 
 
 class ScheduleConfig(Section):
     """Linear warm-up times a polynomial that ends at `minimum`."""
 
     steps: Count
+    """Steps of the whole run."""
     power: NotNegative = 0.9
-    minimum: NotNegative = 0.0  # a rate
+    """Of the polynomial by which the rate falls; 1: a line, 0: it does not fall."""
+    minimum: NotNegative = 0.0
+    """The rate at the end."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps until the rate is whole; 0: no warm-up."""
     warmup_ratio: Share = 1e-6
+    """The share of the rate that the warm-up starts from."""
 
 
 class TrainingConfig(Section):
-    batch: Count  # images a step, over all devices
-    accumulate: Count = 1  # parts that a step's batch is split into
+    batch: Count
+    """Images a step, over all devices."""
+    accumulate: Count = 1
+    """Parts that a step's batch is split into, one after the other."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Of the weights, the order of images and what is done to them at random."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """tf32: TF32 in matrix products too; bf16, fp16: autocast, fp16 on GPUs only."""
     channels_last: bool = False
+    """The memory format, quicker for convolutions on GPUs."""
     compile: bool = False
+    """torch.compile of the training step."""
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Of a moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
     synchronise_batch_norm: bool = True
+    """Batch statistics over all devices, where there are several; needs CUDA."""
     freeze_batch_norm: bool = False
+    """Normalise with the running statistics and leave them as they are."""
     deterministic: bool = False
+    """Deterministic algorithms alone; slower on GPUs."""
     validate_every: Count = 1000
+    """Steps from one validation to the next."""
     save_every: Count = 1000
+    """Steps from one checkpoint to the next; a validation saves one anyway."""
     log_every: Count = 50
-    workers: Annotated[int, Field(ge=0)] = 4  # a device, no more than there are cores
+    """Steps from one line of losses to the next."""
+    workers: Annotated[int, Field(ge=0)] = 4
+    """Processes that read images, for each device, no more than there are cores; 0: none but the run's own."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: Count | Literal["auto"] = "auto"  # of each machine
+    """auto: GPUs where there are any."""
+    devices: Count | Literal["auto"] = "auto"
+    """How many of each machine; auto: all."""
     nodes: Count = 1
+    """Machines that train together."""
     loggers: LoggerNames = ("csv", "tensorboard")
+    """Where losses and scores go, words between commas; wandb if it is installed."""
 
 
 class Config(Section):
@@ -153,7 +246,7 @@ def change(config: Config, changes: Mapping[str, Any]) -> Config:
         field, _, entry = rest.partition(".")
         if f"{section}.{field}" not in known or (entry and not isinstance(values[section][field], dict)):
             nearest = difflib.get_close_matches(key, known, n=3) or [name for name in known if key in name][:3]
-            hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "--print-config shows them all."
+            hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "`cacseg train --settings` lists them all."
             raise ValueError(f"there is no setting {key!r}. {hint}")
         if entry:
             values[section][field] = {**values[section][field], entry: value}
@@ -169,11 +262,10 @@ def validated(values: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         found: dict[str, str] = {}
         for problem in error.errors():
-            key = ".".join(str(part) for part in problem["loc"][:2])
-            if key:
-                found.setdefault(key, f"{key}: {problem['msg'].lower()}; got {problem['input']!r}")
-            else:  # of the whole, in words of our own
-                found.setdefault(key, problem["msg"].removeprefix("Value error, "))
+            key, words = ".".join(str(part) for part in problem["loc"][:2]), problem["msg"]
+            own = problem["type"] == "value_error"
+            words = words.removeprefix("Value error, ") if own else words.lower()
+            found.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
         raise ValueError("; ".join(found.values()) + ".") from None
 
 

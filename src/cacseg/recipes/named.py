@@ -126,9 +126,9 @@ def synthetic() -> Config:
 
 
 RECIPES: dict[str, Recipe] = {
-    "folder": Recipe(folder, "one's own data; needs data.root"),
-    "camvid": Recipe(camvid, "needs data.root; model.backbone_weights helps"),
-    "msrc21": Recipe(msrc21, "needs data.root; model.backbone_weights helps"),
+    "folder": Recipe(folder, "one's own data; needs data.root; model.pretrained=true helps"),
+    "camvid": Recipe(camvid, "needs data.root; model.pretrained=true helps"),
+    "msrc21": Recipe(msrc21, "needs data.root; model.pretrained=true helps"),
     "synthetic": Recipe(synthetic, "generated scenes, no files needed"),
     **{
         f"{data_name}/{model_name}": Recipe(partial(paper, data_name, model_name), paper_note(data_name, model_name))
