@@ -1,6 +1,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -440,8 +441,8 @@ def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing(classes,
         (dict(presence="yes"), ValueError, "presence must be True, False or 'relative'; got 'yes'"),
         (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
         (dict(presence_gradient=1.0), ValueError, "presence_gradient is that of the layer .*; got 1.0 without"),
-        (dict(presence=True, presence_gradient=-1.0), ValueError, "must be 0 or more, and finite; got -1"),
-        (dict(presence=True, presence_gradient=float("nan")), ValueError, "must be 0 or more, and finite; got nan"),
+        (dict(presence=True, presence_gradient=-1.0), ValueError, "must be finite and not negative; got -1"),
+        (dict(presence=True, presence_gradient=float("nan")), ValueError, "must be finite and not negative; got nan"),
         (dict(presence=True, presence_gradient="much"), TypeError, "presence_gradient must be a number; got 'much'"),
         (dict(presence=True, presence_gradient=True), TypeError, "presence_gradient must be a number; got True"),
     ],
@@ -594,6 +595,44 @@ def test_half_precision_stays_near_the_truth():
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         cacseg.ContextAwareClassifier(**{"in_channels": D, "num_classes": N, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(
+            (name, value, f"{name} must be True or False; got {value!r}")
+            for name in ("bias", "context_bias", "learnable_scale", "frozen_oracle", "zero_start", "detach_plain")
+            for value in ("maybe", 1)
+        ),
+        *(("scale", value, f"scale must be a number; got {value!r}") for value in ("abc", True, None)),
+        *(
+            (name, value, rf"{name} must be a number in \[0, 1\); got {value!r}")
+            for name in ("dropout", "confidence_threshold", "context_drop")
+            for value in ("abc", False)
+        ),
+        ("scale", torch.ones(2), "scale must be a number; got tensor"),
+        ("feature_gradient", True, r"feature_gradient must be a number in \[0, 1\]; got True"),
+        ("gradient_ratio", True, "gradient_ratio must be a positive number or None; got True"),
+        ("num_classes", 5.0, "num_classes must be an integer; got 5.0"),
+        ("in_channels", True, "in_channels must be an integer; got True"),
+        ("ignore_index", "255", "ignore_index must be an integer; got '255'"),
+        *(("reads", value, "reads must be a list of 'share', 'scene', 'place'; got .* Pass") for value in ("abc", 3)),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused(name, value, message):
+    with pytest.raises(TypeError, match=message):
+        cacseg.ContextAwareClassifier(**{"in_channels": D, "num_classes": N, name: value})
+
+
+@pytest.mark.parametrize("name", ["dropout", "scale", "confidence_threshold"])
+@pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5)])
+def test_scalars_of_numpy_and_torch_are_numbers(name, value):
+    features, labels = draw()
+    found, expected = (make(**{name: one})(features, labels).context for one in (value, 0.5))
+    torch.testing.assert_close(found, expected)
+    with pytest.raises(ValueError, match=f"{name} must be .*; got"):
+        make(**{name: -value})
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -231,6 +232,39 @@ def test_packed_batches(preset):
 def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         cacseg.ContextLoss(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        *(
+            (name, value, f"^{name} must be True or False; got {value!r}")
+            for name in ("align_corners", "context_align_corners", "fading")
+            for value in ("maybe", 1)
+        ),
+        *(
+            (name, value, rf"^{name} must be a number in \[0, 1\]; got {value!r}")
+            for name in ("soft_target_weight", "label_smoothing")
+            for value in ("abc", True)
+        ),
+        ("kl_weight", True, "the weight of the distillation term must be a number; got True"),
+        ("overlap_weight", "3", "the weight of the overlap term must be a number; got '3'"),
+        ("warmup_steps", True, "warmup_steps must be an integer; got True"),
+        ("ignore_index", 0.5, "ignore_index must be an integer; got 0.5"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused(name, value, message):
+    with pytest.raises(TypeError, match=message):
+        cacseg.ContextLoss(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["soft_target_weight", "label_smoothing"])
+@pytest.mark.parametrize("value", [np.float32(0.25), torch.tensor(0.25)])
+def test_scalars_of_numpy_and_torch_are_numbers(name, value):
+    features, labels = draw()
+    outputs = make()(features, labels)
+    found, expected = (cacseg.ContextLoss(**{name: one})(outputs, labels) for one in (value, 0.25))
+    torch.testing.assert_close(found, expected)
 
 
 def test_wrong_input_is_refused():

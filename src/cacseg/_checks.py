@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Sequence
+from math import inf
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,56 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+
+
+def check_flags(**flags: bool) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False; got {value!r}.")
+
+
+def check_number(
+    name: str, value: float, low: float = 0.0, high: float = inf, ends: str = "[)", *, scalars: bool = False
+) -> None:
+    """A number from `low` to `high`; `ends` says as in mathematics which of them belong to it.
+
+    With `scalars` those of numpy and torch are numbers too; True and False never are.
+    """
+    words = f"in {ends[0]}{low:g}, {high:g}{ends[1]}"
+    if not is_number(value, scalars=scalars):
+        raise TypeError(f"{name} must be a number{f' {words}' if high < inf else ''}; got {value!r}.")
+    above = low < value if ends[0] == "(" else low <= value
+    below = value < high if ends[1] == ")" else value <= high
+    if not (above and below):
+        if low == 0.0 and high == inf:
+            words = "positive and finite" if ends[0] == "(" else "finite and not negative"
+        raise ValueError(f"{name} must be {words}; got {value}.")
+
+
+def check_integer(name: str, value: float, *, scalars: bool = False) -> None:
+    """A whole number by its type: 4.0 is none."""
+    whole = not value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, numbers.Integral)
+    if not whole or not is_number(value, scalars=scalars):
+        raise TypeError(f"{name} must be an integer; got {value!r}.")
+
+
+def check_numbers(name: str, values: Sequence[float]) -> None:
+    """A list of numbers, or an array or a tensor of one dimension."""
+    try:
+        fits = not isinstance(values, str) and all(is_number(value, scalars=True) for value in values)
+    except TypeError:  # nothing to go through
+        fits = False
+    if not fits:
+        raise TypeError(f"{name} must be a list of numbers; got {values!r}.")
+
+
+def is_number(value: object, *, scalars: bool = False) -> bool:
+    """Python's int or float but no bool; with `scalars` also a scalar of numpy or a tensor without dimensions."""
+    if isinstance(value, bool):
+        return False
+    if scalars and isinstance(value, Tensor):
+        return value.ndim == 0 and value.dtype != torch.bool and not value.is_complex()
+    return isinstance(value, int | float) or (scalars and isinstance(value, numbers.Real))
 
 
 def check_features(features: Tensor, channels: int | None = None, *, packed: bool = False) -> None:
@@ -63,14 +115,12 @@ def check_class_weights(weight: Tensor, num_classes: int) -> None:
 
 def check_label_smoothing(label_smoothing: float) -> None:
     """A share of the target."""
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}.")
+    check_number("label_smoothing", label_smoothing, 0.0, 1.0, "[]", scalars=True)
 
 
 def check_confidence(confidence_threshold: float) -> None:
     """A probability that something can exceed."""
-    if not 0.0 <= confidence_threshold < 1.0:
-        raise ValueError(f"confidence_threshold must be in [0, 1); got {confidence_threshold}.")
+    check_number("confidence_threshold", confidence_threshold, 0.0, 1.0, scalars=True)
 
 
 def check_image_classifiers(classifier: Tensor, images: int) -> None:
@@ -164,9 +214,8 @@ def check_offsets(offsets: Tensor, features: Tensor) -> None:
 
 def check_sizes(in_channels: int, num_classes: int) -> None:
     """Of a context-aware classifier."""
-    for name, value in (("in_channels", in_channels), ("num_classes", num_classes)):
-        if not isinstance(value, int):
-            raise TypeError(f"{name} must be an integer; got {value!r}.")
+    check_integer("in_channels", in_channels)
+    check_integer("num_classes", num_classes)
     if in_channels < 2:
         raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
     if num_classes < 2:
@@ -177,8 +226,7 @@ def check_sizes(in_channels: int, num_classes: int) -> None:
 
 
 def check_dropout(dropout: float) -> None:
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"dropout must be in [0, 1); got {dropout}.")
+    check_number("dropout", dropout, 0.0, 1.0, scalars=True)
 
 
 def check_dilations(dilations: Sequence[int]) -> list[int]:
@@ -195,16 +243,9 @@ def check_dilations(dilations: Sequence[int]) -> list[int]:
     return values
 
 
-def check_flags(**flags: bool) -> None:
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False; got {value!r}.")
-
-
 def check_pooling(rounds: int, detached: bool, design: str) -> None:
     """How often prototypes are pooled, and whether they are constants: of a design that has some."""
-    if not isinstance(rounds, int) or isinstance(rounds, bool):
-        raise TypeError(f"rounds must be an integer; got {rounds!r}.")
+    check_integer("rounds", rounds)
     if rounds < 1:
         raise ValueError(f"rounds must be at least 1; got {rounds}.")
     if rounds > 1 and design in ("weight", "none"):
@@ -219,10 +260,7 @@ def check_context_drop(
     value: float, *, context_design: str, rounds: int, distillation_gradient: float, reads: Sequence[str]
 ) -> None:
     """Of an image whose classifier is made once a step, and becomes C where theta is left out."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"context_drop must be a number in [0, 1); got {value!r}.")
-    if not 0.0 <= value < 1.0:
-        raise ValueError(f"context_drop must be in [0, 1); got {value}.")
+    check_number("context_drop", value, 0.0, 1.0)
     found = context_design, rounds, distillation_gradient, tuple(reads)
     if value > 0.0 and found != ("project_concat_residual", 1, 1.0, ()):
         raise ValueError(
@@ -232,24 +270,18 @@ def check_context_drop(
 
 
 def check_gradient_ratio(value: float | None) -> None:
-    if value is not None and not isinstance(value, int | float):
+    if value is not None and not is_number(value):
         raise TypeError(f"gradient_ratio must be a positive number or None; got {value!r}.")
-    if value is not None and not 0.0 < value < float("inf"):
+    if value is not None and not 0.0 < value < inf:
         raise ValueError(f"gradient_ratio must be a positive number or None; got {value}.")
 
 
 def check_share(name: str, value: float) -> None:
-    if not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number in [0, 1]; got {value!r}.")
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} must be in [0, 1]; got {value}.")
+    check_number(name, value, 0.0, 1.0, "[]")
 
 
 def check_presence_gradient(value: float, *, has_presence: bool) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"presence_gradient must be a number; got {value!r}.")
-    if not 0.0 <= value < float("inf"):
-        raise ValueError(f"presence_gradient must be 0 or more, and finite; got {value}.")
+    check_number("presence_gradient", value)
     if value and not has_presence:
         raise ValueError(
             f"presence_gradient is that of the layer of presence; got {value} without one. Pass presence='relative'."

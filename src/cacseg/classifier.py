@@ -18,7 +18,9 @@ from cacseg._checks import (
     check_features,
     check_flags,
     check_gradient_ratio,
+    check_integer,
     check_labels,
+    check_number,
     check_offsets,
     check_pooling,
     check_share,
@@ -172,9 +174,11 @@ class ContextAwareClassifier(nn.Module):
         super().__init__()
         check_sizes(in_channels, num_classes)
         check_dropout(dropout)
-        if not 0.0 < scale < float("inf"):
-            raise ValueError(f"scale must be positive and finite; got {scale}.")
+        check_number("scale", scale, ends="()", scalars=True)
         check_confidence(confidence_threshold)
+        check_integer("ignore_index", ignore_index, scalars=True)
+        check_flags(bias=bias, context_bias=context_bias, learnable_scale=learnable_scale, frozen_oracle=frozen_oracle)
+        check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
         check_choice("plain_similarity", plain_similarity, SIMILARITIES)
         check_choice("context_similarity", context_similarity, SIMILARITIES)
         check_choice("answer", answer, ANSWERS)
@@ -202,7 +206,6 @@ class ContextAwareClassifier(nn.Module):
         self.context_design: DesignName = fill(context_design, filled.design)
         self.oracle_design: DesignName = fill(oracle_design, filled.design)
         check_choice("context_design", self.context_design, tuple(DESIGNS))
-        check_flags(detach_plain=detach_plain, detach_prototypes=detach_prototypes, detach_weight=detach_weight)
         check_pooling(rounds, detach_prototypes, self.context_design)
         check_choice("oracle_design", self.oracle_design, tuple(DESIGNS))
         self.detach_plain, self.detach_weight = detach_plain or detach_prototypes, detach_weight
@@ -222,6 +225,7 @@ class ContextAwareClassifier(nn.Module):
         names = (self.context_design, self.oracle_design)
         if zero_start is None:
             zero_start = filled.zero_start and all(DESIGNS[one].residual for one in names if DESIGNS[one].projected)
+        check_flags(zero_start=zero_start)
         self.context_projector, self.oracle_projector, self.reads = make_projectors(
             names, in_channels, reads=reads, zero_start=zero_start
         )

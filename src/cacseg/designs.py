@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -70,6 +70,9 @@ def make_projectors(
             "zero_start needs designs that add the weight at the end: a classifier of zeros never learns. Pass "
             f"'project_concat_residual' for both; got {' and '.join(map(repr, designs))}."
         )
+    if isinstance(reads, str) or not isinstance(reads, Collection):
+        listed = ", ".join(map(repr, FACTS))
+        raise TypeError(f"reads must be a list of {listed}; got {reads!r}. Pass ['share'], say.")
     for fact in reads:
         check_choice("reads", fact, FACTS)
     if reads and not all(design.projected for design in both if design is not DESIGNS["none"]):

@@ -10,7 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from cacseg import functional, ops
-from cacseg._checks import check_choice, check_class_weights, check_label_smoothing, check_labels
+from cacseg._checks import (
+    check_choice,
+    check_class_weights,
+    check_flags,
+    check_integer,
+    check_label_smoothing,
+    check_labels,
+    check_number,
+)
 from cacseg._counting import count_up
 from cacseg.classifier import ContextLogits
 from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
@@ -96,8 +104,8 @@ class ContextLoss(nn.Module):
         fading: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(warmup_steps, int):
-            raise TypeError(f"warmup_steps must be an integer; got {warmup_steps!r}.")
+        check_integer("warmup_steps", warmup_steps)
+        check_integer("ignore_index", ignore_index, scalars=True)
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative; got {warmup_steps}.")
         filled = get_preset(preset)
@@ -112,10 +120,7 @@ class ContextLoss(nn.Module):
             if value != 0.0:
                 self.weights[name] = value
         for name, value in self.weights.items():
-            if not isinstance(value, int | float):
-                raise TypeError(f"the weight of the {name} term must be a number; got {value!r}.")
-            if not 0.0 <= value < float("inf"):
-                raise ValueError(f"the weight of the {name} term must be finite and not negative; got {value}.")
+            check_number(f"the weight of the {name} term", value)
         self.distillation = distillation
         self.entropy_source = entropy_source
         self.distillation_scope = fill(distillation_scope, filled.distillation_scope)
@@ -126,6 +131,7 @@ class ContextLoss(nn.Module):
         self.context_average = fill(context_average, filled.context_average)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
+        check_flags(align_corners=self.align_corners, context_align_corners=self.context_align_corners, fading=fading)
         check_choice("distillation", distillation, DISTILLATION_FORMS)
         check_choice("entropy_source", entropy_source, ENTROPY_SOURCES)
         check_choice("distillation_scope", self.distillation_scope, SCOPES)
@@ -135,8 +141,7 @@ class ContextLoss(nn.Module):
         if overlap_at != "features" and overlap_weight == 0.0:
             raise ValueError(f"overlap_at={overlap_at!r} is of a term that has no weight. Give overlap_weight.")
         self.overlap_at = overlap_at
-        if not 0.0 <= self.soft_target_weight <= 1.0:
-            raise ValueError(f"soft_target_weight must be in [0, 1]; got {self.soft_target_weight}.")
+        check_number("soft_target_weight", self.soft_target_weight, 0.0, 1.0, "[]", scalars=True)
         check_label_smoothing(label_smoothing)
         if class_weights is not None:
             class_weights = torch.as_tensor(class_weights, dtype=torch.get_default_dtype())
@@ -146,8 +151,6 @@ class ContextLoss(nn.Module):
             if not class_weights.is_meta and not (class_weights.isfinite() & (class_weights >= 0)).all():
                 raise ValueError(f"class_weights must be finite and not negative; got {class_weights.tolist()}.")
         self.register_buffer("class_weights", class_weights, persistent=False)
-        if not isinstance(fading, bool):
-            raise TypeError(f"fading must be True or False; got {fading!r}.")
         if fading and context_weight == 0.0:
             raise ValueError("fading weighs by the context cross-entropy, whose weight is 0. Give it one.")
         self.fading = fading

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg._checks import check_integer, check_number
 from cacseg._counting import count_up
 
 
@@ -34,14 +35,10 @@ class AnnealedScale(nn.Module):
                 f"{start_and_calls!r}. Pass (5.0, 800), say."
             )
         start, calls = start_and_calls
-        if not isinstance(calls, int):
-            raise TypeError(f"the calls of annealed_scale must be an integer; got {calls!r}.")
+        check_integer("the calls of annealed_scale", calls)
         if calls < 1:
             raise ValueError(f"the calls of annealed_scale must be at least 1; got {calls}. Leave the argument out.")
-        if not isinstance(start, int | float):
-            raise TypeError(f"the start of annealed_scale must be a number; got {start!r}.")
-        if not 0.0 < start < float("inf"):
-            raise ValueError(f"the start of annealed_scale must be positive and finite; got {start}.")
+        check_number("the start of annealed_scale", start, ends="()")
         self.scale, self.start, self.calls = scale, start, calls
         self.register_buffer("calls_taken", torch.zeros((), dtype=torch.int64))  # of integers: no precision ends it
 

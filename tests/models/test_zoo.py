@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -146,7 +147,7 @@ def test_classifiers_start_small():
         ({"name": "upernet_swin_tny"}, "got 'upernet_swin_tny'. Did you mean 'upernet_swin_tiny'"),
         ({"name": "zzz"}, "name must be a model or a head; got 'zzz'. There are fcn_mobilenetv2"),
         ({"name": "upernet"}, "the head 'upernet' needs a backbone; got none"),
-        ({"name": "upernet_resnet50", "backbone": "resnet18"}, r"create_model\('upernet', backbone='resnet18'\)"),
+        ({"name": "upernet_resnet50", "backbone": "resnet18"}, "Leave the backbone out"),
         ({"name": "upernet", "backbone": "resnt18"}, "Did you mean 'resnet18"),
         ({"name": "ocrnet_hrnet_w18", "auxiliary": False}, "first stage is its auxiliary head"),
         ({"name": "fcn", "backbone": "hrnet_w18"}, "HRNet needs a head that reads its four maps"),
@@ -170,3 +171,36 @@ def test_classifiers_start_small():
 def test_wrong_arguments_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):
         create_on_meta(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        *(
+            (name, value, f"{name} must be an integer; got {value!r}")
+            for name in ("num_classes", "in_channels", "ignore_index", "output_stride")
+            for value in ("4", 4.5, True)
+        ),
+        ("dropout", "x", r"dropout must be a number in \[0, 1\); got 'x'"),
+        ("drop_path", "x", r"drop_path must be a number in \[0, 1\); got 'x'"),
+        ("label_smoothing", "a", r"label_smoothing must be a number in \[0, 1\]; got 'a'"),
+        ("auxiliary_weight", "0.4", "auxiliary_weight must be a number; got '0.4'"),
+        *((name, "no", f"{name} must be True or False; got 'no'") for name in ("auxiliary", "pretrained")),
+        *(
+            (name, value, f"{name} must be a list of numbers; got ")
+            for name in ("mean", "std", "class_weights")
+            for value in ("abc", 0.5, ["a", "b", "c"])
+        ),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_named(name, value, words):
+    with pytest.raises(TypeError, match=words):
+        create_on_meta(**{"name": "fcn", "backbone": "resnet18", name: value})
+
+
+def test_numbers_of_numpy_and_torch_are_kept_as_pythons():
+    sizes = {"num_classes": np.int64(7), "in_channels": torch.tensor(3), "class_weights": torch.ones(7)}
+    shares = {"label_smoothing": np.float32(0.5), "dropout": torch.tensor(0.25), "auxiliary_weight": 1}
+    arguments = create_on_meta("fcn", backbone="resnet18", **sizes, **shares).arguments
+    assert json.loads(json.dumps(arguments)) == arguments
+    assert [arguments[name] for name in ("num_classes", "label_smoothing", "dropout")] == [7, 0.5, 0.25]

@@ -300,7 +300,7 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
         if arguments["pretrained"]:
             raise OSError(
                 f"the pretrained weights of {name!r} could not be had ({type(error).__name__}: {error}). Without a "
-                "network, pass a local file: backbone_weights=PATH."
+                "network, pass a local file: backbone_weights=PATH (in a recipe: model.backbone_weights=PATH)."
             ) from error
         if not isinstance(error, RuntimeError | AttributeError | NotImplementedError):
             raise

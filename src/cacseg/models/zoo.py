@@ -11,7 +11,16 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from cacseg._checks import check_choice, check_dilations, check_dropout, check_flags, check_label_smoothing
+from cacseg._checks import (
+    check_choice,
+    check_dilations,
+    check_dropout,
+    check_flags,
+    check_integer,
+    check_label_smoothing,
+    check_number,
+    check_numbers,
+)
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import LEVELS, has_choice_of_blocks, make_backbone, normalisation
@@ -130,6 +139,14 @@ def create_model(
         loss_arguments: further arguments of `ContextLoss`, as in `cacseg.variants`.
     """
     architecture = find_architecture(name, backbone)
+    check_flags(pretrained=pretrained, auxiliary=auxiliary, pad_to_stride=pad_to_stride)
+    integers = {"num_classes": num_classes, "in_channels": in_channels, "ignore_index": ignore_index}
+    for key, value in {**integers, "output_stride": fill(output_stride, architecture.output_stride)}.items():
+        check_integer(key, value, scalars=True)
+    for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
+        check_numbers(key, fill(values, ()))
+    check_number("auxiliary_weight", auxiliary_weight, scalars=True)
+    check_number("drop_path", fill(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
     _check(architecture, num_classes, classifier, auxiliary, preset, dropout, label_smoothing, std)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
         raise ValueError(
@@ -172,7 +189,6 @@ def create_model(
     if blocks is not None:
         arguments["dilated_blocks"] = blocks
     check_choice("padding", arguments["padding"], ("", "same"))
-    check_flags(pad_to_stride=pad_to_stride)
     model = _build(architecture, arguments, pretrained)
     if file is not None:
         load_backbone_weights(model.backbone, file, source=str(backbone_weights))
@@ -281,15 +297,16 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
     if name in MODELS:
         if backbone is not None:
             raise ValueError(
-                f"{name!r} has its backbone already; got backbone={backbone!r}. Pass the head alone: "
-                f"create_model({MODELS[name].head!r}, backbone={backbone!r})."
+                f"{name!r} has its backbone already; got backbone={backbone!r}. Leave the backbone out (in a recipe: "
+                f"model.backbone=none), or take the head alone, {MODELS[name].head!r}."
             )
         return MODELS[name]
     if name in HEADS:
         if backbone is None:
             known = " or ".join(repr(key) for key, value in MODELS.items() if value.head == name)
             raise ValueError(
-                f"the head {name!r} needs a backbone; got none. Pass backbone=, a name of timm, or use {known}."
+                f"the head {name!r} needs a backbone; got none. Pass backbone= (in a recipe: model.backbone=), a "
+                f"name of timm, or use {known}."
             )
         return Architecture(name, backbone)
     names = [*MODELS, *HEADS]
