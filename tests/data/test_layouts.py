@@ -203,6 +203,10 @@ BROKEN_AT_READ = {
     "empty image": (lambda root: _image(root).write_bytes(b""), "00000002.jpg is empty"),
     "empty labels": (lambda root: _labels(root).write_bytes(b""), "00000002.png is empty"),
     "no image at all": (lambda root: _image(root).write_text("hello"), "00000002.jpg is damaged"),
+    "no labels at all": (
+        lambda root: _labels(root).write_text("hello"),
+        r"00000002.png is damaged, truncated or no image \(5 bytes\). Copy it again, or remove it and its image",
+    ),
     "out of range": (
         lambda root: trees.write(_labels(root), np.full(trees.SIZE, 151, np.uint8)),
         "00000002.png holds the label 151 in 768 of 768 pixels. The 150 classes are 1 to 150; ignored is 0",

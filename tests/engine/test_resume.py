@@ -240,6 +240,9 @@ def test_a_run_goes_on_with_the_data_it_was_started_with(tmp_path, alone):
 def test_a_damaged_checkpoint_is_named(tmp_path, alone):
     shutil.copytree(alone, tmp_path / "run")
     content = (tmp_path / "run" / "last.ckpt").read_bytes()
-    (tmp_path / "run" / "last.ckpt").write_bytes(content[: len(content) // 2])
+    for length in (5, 100, 5_000, 20_000, len(content) // 2, len(content) - 1):  # torch says something else of each
+        (tmp_path / "run" / "last.ckpt").write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"last\.ckpt cannot be read \([^)]*[a-z][^)]*\)\. Was it damaged"):
+            read_checkpoint(tmp_path / "run" / "last.ckpt")
     with pytest.raises(ValueError, match=r"last\.ckpt cannot be read"):
         run(tmp_path / "run", STEPS + 1, resume=True)

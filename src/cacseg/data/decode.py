@@ -8,7 +8,7 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
@@ -72,7 +72,11 @@ def decode_labels(content: bytes, where: str) -> Labels:
                 return Labels(colours=np.asarray(picture.convert("RGB")))
             mode = f"mode {picture.mode}" + (f" with {bits} bits a channel" if bits > 8 else "")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes: {error}).") from error
+        said = "" if isinstance(error, UnidentifiedImageError) else f": {error}"  # which names an address in memory
+        raise OSError(
+            f"{where} is damaged, truncated or no image ({len(content)} bytes{said}). Copy it again, or remove it and "
+            "its image."
+        ) from error
     raise ValueError(
         f"labels are grey or palette files, or RGB of 8 bits; {where} has {mode}. Convert it to an index PNG."
     )

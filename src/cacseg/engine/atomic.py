@@ -28,10 +28,12 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume from.") from None
-    except OSError:
+    except (PermissionError, IsADirectoryError):
         raise
     except Exception as error:  # torch has many words for a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        if not any(map(str.isalpha, reason)):
+            reason = type(error).__name__
         raise ValueError(
             f"{path} cannot be read ({reason}). Was it damaged, or written by something else? A new run can start from "
             f"the model beside it: model.weights={path.with_suffix('.safetensors')}"
