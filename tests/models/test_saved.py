@@ -7,6 +7,7 @@ from safetensors.torch import load_file, save_file
 import cacseg
 from cacseg.models import create_model
 from cacseg.models.files import read_tensors
+from cacseg.presets import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +174,31 @@ def test_what_was_changed_since_comes_back(tmp_path):
     with pytest.raises(ValueError, match="class_names of the model must be 3 strings"):
         model.save(tmp_path / "n.safetensors")
     assert not (tmp_path / "n.safetensors").exists()
+
+
+def test_a_preset_that_changes_later_leaves_files_as_they_were(tmp_path, monkeypatch):
+    given = create_model("fcn", 4, backbone="test_resnet", loss_arguments={"soft_target_weight": 0.7}).eval()
+    given.save(tmp_path / "model.safetensors")
+    file = read_tensors(tmp_path / "model.safetensors")
+    monkeypatch.setitem(PRESETS, "tuned", PRESETS["released"]._replace(overlap_weight=1.0, soft_target_weight=0.1))
+    again = cacseg.load(tmp_path / "model.safetensors")
+    assert (again.classifier.context_design, again.classifier.label_sampling) == ("project_concat_residual", "centred")
+    assert (again.criterion.weights["overlap"], again.criterion.align_corners) == (3.0, False)
+    assert again.criterion.soft_target_weight == 0.7  # which was said, and not the preset's
+    images = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        assert torch.equal(again(images), given(images))
+    again.save(tmp_path / "again.safetensors")
+    assert cacseg.load(tmp_path / "again.safetensors").arguments == again.arguments
+    older = {key: value for key, value in file.metadata.items() if key != "preset_values"}
+    save_file(dict(file.tensors), tmp_path / "older.safetensors", older)
+    assert cacseg.load(tmp_path / "older.safetensors").criterion.weights["overlap"] == 1.0  # knows the name alone
+    newer = {**file.metadata, "preset_values": '{"unheard_of": 1}'}
+    save_file(dict(file.tensors), tmp_path / "newer.safetensors", newer)
+    with pytest.raises(
+        ValueError, match=r"cannot be built: its preset has values that this version .* \{'unheard_of': 1\}"
+    ):
+        cacseg.load(tmp_path / "newer.safetensors")
 
 
 def test_a_model_put_together_by_hand_is_not_saved(model, tmp_path):

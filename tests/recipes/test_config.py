@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from cacseg.presets import PRESETS
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.config import flat, parse_setting
 from cacseg.recipes.files import differences, read_config, write_config
@@ -120,7 +121,7 @@ def test_a_recipe_derives_from_another():
 
 def test_the_saved_configuration_reads_again(tmp_path):
     config = change(find_recipe("ade20k/upernet_swin_tiny"), {"optimiser.multipliers.backbone": 0.1})
-    write_config(tmp_path, "ade20k/upernet_swin_tiny", config, {"name": "upernet_swin_tiny"})
+    write_config(tmp_path, "ade20k/upernet_swin_tiny", config, {"name": "upernet_swin_tiny", "classifier": "plain"})
     for place in (tmp_path, tmp_path / "config.json"):
         saved = read_config(place)
         assert saved.config == config
@@ -130,6 +131,14 @@ def test_the_saved_configuration_reads_again(tmp_path):
         read_config(tmp_path)
     with pytest.raises(FileNotFoundError, match="is no folder of a run"):
         read_config(tmp_path / "other")
+
+
+def test_a_resumed_run_keeps_the_preset_that_it_began_with(tmp_path, monkeypatch):
+    arguments = {"name": "fcn", "classifier": "context", "preset": "tuned", "loss_arguments": {"kl_weight": 0.5}}
+    write_config(tmp_path, "synthetic", find_recipe("synthetic"), arguments)
+    assert read_config(tmp_path).model_arguments["loss_arguments"] == {"kl_weight": 0.5}
+    monkeypatch.setitem(PRESETS, "tuned", PRESETS["tuned"]._replace(overlap_weight=1.0))
+    assert read_config(tmp_path).model_arguments["loss_arguments"] == {"kl_weight": 0.5, "overlap_weight": 3.0}
 
 
 def test_what_a_resumed_run_may_change():

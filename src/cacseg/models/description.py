@@ -7,8 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from cacseg._version import __version__
+from cacseg.presets import Preset, get_preset
 
 FORMAT = "cacseg model 1"
+# Of the fields of a preset those that are the classifier's, by their names there; zero_start is for new weights alone.
+OF_CLASSIFIER = {
+    "oracle_scope": ("oracle_scope",),
+    "label_sampling": ("label_sampling",),
+    "design": ("context_design", "oracle_design"),
+    "zero_start": (),
+}
 
 
 def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> dict[str, str]:
@@ -20,10 +28,36 @@ def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> di
         )
     facts = {"arguments": arguments, "class_names": class_names, "palette": palette}
     facts |= {key: arguments[key] for key in ("mean", "std")}  # once more, for readers of the file
+    facts["preset_values"] = preset_values(arguments)
     described = {key: json.dumps(value, default=_as_list) for key, value in facts.items()}
     names, colours = json.loads(described["class_names"]), json.loads(described["palette"])
     check_classes(names, colours, arguments["num_classes"], "the model")
     return {"format": FORMAT, "cacseg_version": __version__, "model": arguments["name"], **described}
+
+
+def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the name of a preset stands for as a file is written; None for a plain classifier."""
+    return None if arguments["classifier"] == "plain" else get_preset(arguments["preset"])._asdict()
+
+
+def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
+    """The arguments with what their preset stood for when a file was written, where today it is something else.
+
+    `values` are the `preset_values` of then, None in files from before they were kept. What the arguments say
+    themselves stays.
+    """
+    if values is None:
+        return dict(arguments)
+    if not isinstance(values, Mapping) or not set(values) <= set(Preset._fields):
+        raise ValueError(f"its preset has values that this version ({__version__}) does not know: {values}.")
+    today = get_preset(arguments["preset"])._asdict()
+    of_classifier, of_loss = (dict(arguments.get(f"{one}_arguments", {})) for one in ("classifier", "loss"))
+    for field, value in {**Preset._field_defaults, **values}.items():
+        if value != today[field]:
+            group = of_classifier if field in OF_CLASSIFIER else of_loss
+            for name in OF_CLASSIFIER.get(field, (field,)):
+                group.setdefault(name, value)
+    return {**arguments, "classifier_arguments": of_classifier, "loss_arguments": of_loss}
 
 
 def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:

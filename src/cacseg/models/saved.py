@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from cacseg._version import __version__
-from cacseg.models.description import FORMAT, check_classes
+from cacseg.models.description import FORMAT, check_classes, keep_preset
 from cacseg.models.files import TensorFile, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.zoo import create_model
@@ -22,8 +22,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationMo
     file = read_tensors(path)
     arguments = _read_arguments(file, path)
     try:
-        model = create_model(**arguments)
-    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        model = create_model(**keep_preset(arguments, _read_json(file, "preset_values", path)))
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
         raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
     ours = model.state_dict()
     unknown, missing = sorted(file.tensors.keys() - ours.keys()), sorted(ours.keys() - file.tensors.keys())

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cacseg._version import __version__
 from cacseg.engine.atomic import write_whole
+from cacseg.models.description import keep_preset, preset_values
 from cacseg.recipes.config import Config, flat, validated
 
 CONFIG = "config.json"
@@ -49,6 +50,7 @@ def write_config(folder: Path, recipe: str, config: Config, model_arguments: Map
         "recipe": recipe,
         "config": config.model_dump(mode="json"),
         "model_arguments": dict(model_arguments),
+        "preset_values": preset_values(model_arguments),
     }
     write_whole(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
 
@@ -61,7 +63,8 @@ def read_config(path: str | Path) -> SavedConfig:
         content = json.loads(file.read_text())
         if content.get("format") != "cacseg run 1":
             raise ValueError(f"its format is {content.get('format')!r}, not 'cacseg run 1'")
-        return SavedConfig(content["recipe"], validated(content["config"]), content["model_arguments"])
+        arguments = keep_preset(content["model_arguments"], content.get("preset_values"))
+        return SavedConfig(content["recipe"], validated(content["config"]), arguments)
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
