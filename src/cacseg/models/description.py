@@ -36,8 +36,10 @@ def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> di
 
 
 def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the name of a preset stands for as a file is written; None for a plain classifier."""
-    return None if arguments["classifier"] == "plain" else get_preset(arguments["preset"])._asdict()
+    """What the name of a preset stands for as a file is written; None where there is none, as in a plain model."""
+    if arguments.get("classifier", "plain") == "plain":
+        return None
+    return get_preset(arguments["preset"])._asdict()
 
 
 def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
