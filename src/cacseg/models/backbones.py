@@ -224,6 +224,20 @@ def has_choice_of_blocks(name: str) -> bool:
     return name.startswith("mobilenetv2_")
 
 
+def choose_blocks(wish: str | None, backbone: str, output_stride: int) -> str | None:
+    """Which blocks of a backbone dilate, "auto" as what it stands for; None where there is no choice."""
+    if has_choice_of_blocks(backbone):
+        blocks = "first" if wish is None else wish
+        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
+        better = "all" if output_stride == 8 else "first"
+        return better if blocks == "auto" else blocks
+    if wish not in (None, "auto"):
+        raise ValueError(
+            f"dilated_blocks is a choice of MobileNetV2 alone; got {wish!r} with {backbone}. Leave it out, or say auto."
+        )
+    return None
+
+
 def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
     """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
 

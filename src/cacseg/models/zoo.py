@@ -23,7 +23,7 @@ from cacseg._checks import (
 )
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
-from cacseg.models.backbones import LEVELS, has_choice_of_blocks, make_backbone, normalisation
+from cacseg.models.backbones import LEVELS, choose_blocks, make_backbone, normalisation
 from cacseg.models.deeplabv3plus import DILATIONS, DeepLabV3Plus
 from cacseg.models.fcn import FCN
 from cacseg.models.files import read_tensors
@@ -313,20 +313,6 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
     nearest = difflib.get_close_matches(name, names, n=3)
     hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"There are {', '.join(names)}."
     raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
-
-
-def choose_blocks(wish: str | None, backbone: str, output_stride: int) -> str | None:
-    """Which blocks of a backbone dilate, "auto" as what it stands for; None where there is no choice."""
-    if has_choice_of_blocks(backbone):
-        blocks = fill(wish, "first")
-        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
-        better = "all" if output_stride == 8 else "first"
-        return better if blocks == "auto" else blocks
-    if wish not in (None, "auto"):
-        raise ValueError(
-            f"dilated_blocks is a choice of MobileNetV2 alone; got {wish!r} with {backbone}. Leave it out, or say auto."
-        )
-    return None
 
 
 def make_auxiliary(head: str, in_channels: Sequence[int], num_classes: int, dropout: float) -> AuxiliaryHead:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cacseg.engine.inference import Inference
+from cacseg.models.backbones import choose_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
-from cacseg.models.zoo import choose_blocks, find_architecture
+from cacseg.models.zoo import find_architecture
 from cacseg.presets import DEFAULT, fill, get_preset
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
