@@ -18,10 +18,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cacseg import functional, ops, variants
-from cacseg._version import __version__
+from cacseg._version import __version__ as __version__
 from cacseg.classifier import ContextAwareClassifier, ContextLogits
 from cacseg.losses import ContextLoss
-from cacseg.ops import upsampled_cross_entropy
+from cacseg.ops import overlap_loss, upsampled_cross_entropy
 
 if TYPE_CHECKING:
     from cacseg.adapters import convert, restore
@@ -31,12 +31,12 @@ __all__ = [
     "ContextAwareClassifier",
     "ContextLogits",
     "ContextLoss",
-    "__version__",
     "convert",
     "create_model",
     "functional",
     "load",
     "ops",
+    "overlap_loss",
     "restore",
     "upsampled_cross_entropy",
     "variants",

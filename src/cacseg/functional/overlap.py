@@ -11,14 +11,18 @@ from torch import Tensor
 from cacseg._checks import check_labels, check_logits
 from cacseg.functional._precision import no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import upsample
-from cacseg.functional.labels import class_masks, fit_labels
+from cacseg.functional.labels import LabelSampling, class_masks, fit_labels
 
 OverlapSize = Literal["features", "labels"]
 OVERLAP_SIZES = ("features", "labels")
 
 
 def overlap_loss(
-    logits: Float[Tensor, "b n *spatial"], labels: Int[Tensor, "b *full"], *, ignore_index: int = 255
+    logits: Float[Tensor, "b n *spatial"],
+    labels: Int[Tensor, "b *full"],
+    *,
+    ignore_index: int = 255,
+    label_sampling: LabelSampling = "centred",
 ) -> Float[Tensor, ""]:
     """How far the probabilities q of each class are from covering its pixels, and these alone.
 
@@ -26,12 +30,14 @@ def overlap_loss(
         1 - JaccardIndex, with probabilities for the answer
 
     The sums are over the labelled pixels of the batch, dense or packed; 0 without any. Labels of another size are
-    resized to the first pixel of each cell; for its middle, `resize_labels(labels, size, "centred")` first.
+    resized as `label_sampling` says (`resize_labels`).
     """
     check_logits(logits)
     num_classes = logits.shape[1]
     check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
-    return loss_of_sums(*overlap_sums(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index)))
+    return loss_of_sums(
+        *overlap_sums(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index, label_sampling))
+    )
 
 
 def upsampled_overlap_loss(

@@ -32,7 +32,10 @@ class PlainClassifier(nn.Conv2d):
         self.dropout = dropout
 
     def forward(self, features: Float[Tensor, "b d h w"]) -> Float[Tensor, "b n h w"]:
-        return super().forward(F.dropout2d(features, self.dropout, self.training))
+        return self.without_dropout(F.dropout2d(features, self.dropout, self.training))
+
+    def without_dropout(self, features: Float[Tensor, "b d h w"]) -> Float[Tensor, "b n h w"]:
+        return super().forward(features)
 
 
 class AuxiliaryHead(nn.Module):
@@ -63,6 +66,7 @@ class SegmentationModel(nn.Module):
             the backbone gives maps of padded images (`crops=False`); None where maps end with the image.
         ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
             has its own.
+        overlap_weight: of `ops.overlap_loss` beside the cross-entropy of a plain classifier; a criterion has its own.
     """
 
     class_weights: Tensor | None
@@ -83,6 +87,7 @@ class SegmentationModel(nn.Module):
         ignore_index: int = 255,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
+        overlap_weight: float = 0.0,
     ) -> None:
         super().__init__()
         if isinstance(head, OCRNet) and auxiliary is None:
@@ -102,6 +107,7 @@ class SegmentationModel(nn.Module):
         self.stride, self.auxiliary_stride = stride, auxiliary_stride
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
+        self.overlap_weight = overlap_weight
         weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
         self.register_buffer("class_weights", weights, persistent=False)
         self.num_classes: int = classifier.weight.shape[0]
@@ -192,8 +198,7 @@ class SegmentationModel(nn.Module):
             total = losses.pop("total")
         else:
             check_labels(covered, features, self.num_classes, self.ignore_index)
-            total = self._cross_entropy(self.classifier(features), covered)
-            losses = {"plain": total}
+            losses, total = self._plain_losses(self.classifier, features, covered)
         if auxiliary is not None:
             losses["auxiliary"] = self._cross_entropy(auxiliary, self.cover(labels, images, self.auxiliary_stride))
             total = total + self.auxiliary_weight * losses["auxiliary"]
@@ -246,6 +251,19 @@ class SegmentationModel(nn.Module):
         if below == right == 0:
             return labels
         return F.pad(labels.long(), (0, right, 0, below), value=self.ignore_index)
+
+    def _plain_losses(
+        self, classifier: PlainClassifier, features: Tensor, labels: Tensor
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Cross-entropy and, where it has a weight, the overlap of the logits before dropout; and their total."""
+        logits = classifier(features)
+        losses = {"plain": self._cross_entropy(logits, labels)}
+        if self.overlap_weight == 0.0:
+            return losses, losses["plain"]
+        if self.training and classifier.dropout > 0.0:
+            logits = classifier.without_dropout(features)
+        losses["overlap"] = ops.overlap_loss(logits, labels, ignore_index=self.ignore_index)
+        return losses, losses["plain"] + self.overlap_weight * losses["overlap"]
 
     def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
         return ops.upsampled_cross_entropy(

@@ -82,6 +82,7 @@ def create_model(
     auxiliary: bool = True,
     auxiliary_weight: float = 0.4,
     preset: PresetName = DEFAULT,
+    overlap_weight: float | None = None,
     ignore_index: int = 255,
     class_weights: Sequence[float] | None = None,
     label_smoothing: float = 0.0,
@@ -117,6 +118,8 @@ def create_model(
         auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
             without the head.
         preset: "tuned", "centred", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
+        overlap_weight: of a soft-Jaccard loss, `cacseg.overlap_loss`; None is the preset's, and 0 with a plain
+            classifier.
         ignore_index: the label that takes no part.
         class_weights, label_smoothing: of every cross-entropy.
         dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.
@@ -146,6 +149,7 @@ def create_model(
     for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
         check_numbers(key, fill(values, ()))
     check_number("auxiliary_weight", auxiliary_weight, scalars=True)
+    check_number("overlap_weight", fill(overlap_weight, 0.0), scalars=True)
     check_number("drop_path", fill(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
     _check(architecture, num_classes, classifier, auxiliary, preset, dropout, label_smoothing, std)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
@@ -168,6 +172,7 @@ def create_model(
         "auxiliary": auxiliary,
         "auxiliary_weight": float(auxiliary_weight),
         "preset": preset,
+        "overlap_weight": None if overlap_weight is None else float(overlap_weight),
         "ignore_index": int(ignore_index),
         "class_weights": _one_each("class_weights", class_weights, num_classes, "classes"),
         "label_smoothing": float(label_smoothing),
@@ -231,6 +236,8 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         further = _further("classifier_arguments", arguments["classifier_arguments"], ContextAwareClassifier, fixed)
         last = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **further)
         fixed = {"preset": preset, **shared}
+        if arguments["overlap_weight"] is not None:
+            fixed["overlap_weight"] = arguments["overlap_weight"]
         criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, fixed))
     initialise_classifier(last)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1
@@ -248,6 +255,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         auxiliary_weight=arguments["auxiliary_weight"],
         stride=backbone.strides[min(levels)] if pads else None,
         auxiliary_stride=backbone.strides[second_level] if pads else None,
+        overlap_weight=fill(arguments["overlap_weight"], 0.0),
         **shared,
     )
     model.arguments = arguments

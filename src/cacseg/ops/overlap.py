@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cacseg import functional
 from cacseg._checks import check_labels, check_logits
+from cacseg.functional.labels import LabelSampling
 from cacseg.functional.overlap import loss_of_sums
 from cacseg.ops._choice import Implementation, use_triton
 from cacseg.ops.dense_overlap import overlap_sums
@@ -20,6 +21,7 @@ def overlap_loss(
     labels: Int[Tensor, "b *full"],
     *,
     ignore_index: int = 255,
+    label_sampling: LabelSampling = "centred",
     impl: Implementation = "auto",
 ) -> Float[Tensor, ""]:
     """`functional.overlap_loss`, with no float32 map of the probabilities kept for the backward pass.
@@ -32,7 +34,8 @@ def overlap_loss(
     check_logits(logits)
     num_classes = logits.shape[1]
     check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
-    return fitted_overlap_loss(logits, fit_labels(labels, logits.shape[2:], num_classes, ignore_index), impl=impl)
+    fitted = fit_labels(labels, logits.shape[2:], num_classes, ignore_index, label_sampling)
+    return fitted_overlap_loss(logits, fitted, impl=impl)
 
 
 def fitted_overlap_loss(

@@ -190,6 +190,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         auxiliary=model.auxiliary,
         auxiliary_weight=model.auxiliary_weight,
         preset=model.preset,
+        overlap_weight=model.overlap_weight,
         ignore_index=data.ignore_index,
         class_weights=model.class_weights,
         label_smoothing=model.label_smoothing,

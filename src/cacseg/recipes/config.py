@@ -68,6 +68,8 @@ class ModelConfig(Section):
     """Context-aware, or the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
     """Of the context-aware classifier and its losses."""
+    overlap_weight: NotNegative | None = None
+    """Of a soft-Jaccard loss beside the cross-entropy; none: the preset's, and 0 with a plain classifier."""
     weights: str | None = None
     """A whole model to start from, a .safetensors of ours; none: the backbone alone may have weights."""
     reset_classifier: bool = False
