@@ -19,16 +19,16 @@ BEFORE = {
 TRAININGS = ("confirm.csv", "strong.csv", "repeats/strong.csv")
 
 
-def own_answer(arm):
+def default_output(arm):
     return "plain" if arm.startswith("plain") and arm != "plain_overlap" else "context"
 
 
 def of(cell, arm, answer=None):
-    return scores("strong", cell, arm, answer or own_answer(arm))
+    return scores("strong", cell, arm, answer or default_output(arm))
 
 
 def before(cell, arm, seeds=PLANNED):
-    return scores(*BEFORE[cell], arm, own_answer(arm), seeds)
+    return scores(*BEFORE[cell], arm, default_output(arm), seeds)
 
 
 def mean(values):
@@ -50,13 +50,13 @@ def all_runs(arm):
 
 
 def over_all(arm, answer=None):
-    return mean_of([answers[answer or own_answer(arm)] for _, answers in all_runs(arm)])
+    return mean_of([answers[answer or default_output(arm)] for _, answers in all_runs(arm)])
 
 
 def by_seed(arm):
     found = {}
     for seed, answers in all_runs(arm):
-        found.setdefault(seed, []).append(answers[own_answer(arm)])
+        found.setdefault(seed, []).append(answers[default_output(arm)])
     return {seed: statistics.fmean(values) for seed, values in found.items()}
 
 
@@ -65,7 +65,7 @@ def training_of(path):
     found = {"plain": {}, "tuned": {}}
     for one in own_records(path, UPERNET):
         if one["arm"] in found:
-            found[one["arm"]][one["seed"]] = one["answers"][own_answer(one["arm"])]["miou"]
+            found[one["arm"]][one["seed"]] = one["answers"][default_output(one["arm"])]["miou"]
     return found["plain"], found["tuned"]
 
 

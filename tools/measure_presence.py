@@ -67,7 +67,7 @@ def answers(model: SegmentationModel, images: Tensor, labels: Tensor) -> Iterato
         theta = projector(torch.cat([prototypes, weight.expand_as(prototypes)], dim=-1))
         return functional.cosine_logits(features, factor * theta + weight, classifier.scale)
 
-    covered = model.cover(labels, images, model.stride)
+    covered = model.pad_labels(labels, images, model.stride)
     small = functional.resize_labels(covered, features.shape[2:], classifier.label_sampling)
     own = functional.context_prototypes(features, plain)
     true = functional.oracle_prototypes(features, small, weight)
@@ -86,7 +86,7 @@ def score(model: SegmentationModel, split: Resident, precision: str) -> list[tup
     def networks(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
         assert labels is not None
         for logits in answers(model, images, labels):
-            yield model.spread(logits.float(), images.shape[2:])
+            yield model.upsample_logits(logits.float(), images.shape[2:])
 
     for images, labels in split.of_one_size(EVALUATED_AT_ONCE):
         known = torch.where(labels == split.ignore_index, 255, labels.long())

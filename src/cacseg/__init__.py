@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from cacseg import functional, ops, variants
 from cacseg._version import __version__ as __version__
-from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.ops import overlap_loss, upsampled_cross_entropy
+from cacseg.outputs import ContextLogits
 
 if TYPE_CHECKING:
     from cacseg.adapters import convert, restore

@@ -118,9 +118,14 @@ def check_label_smoothing(label_smoothing: float) -> None:
     check_number("label_smoothing", label_smoothing, 0.0, 1.0, "[]", scalars=True)
 
 
-def check_confidence(confidence_threshold: float) -> None:
-    """A probability that something can exceed."""
-    check_number("confidence_threshold", confidence_threshold, 0.0, 1.0, scalars=True)
+def read_class_weights(weights: Sequence[float] | Tensor) -> Tensor:
+    """As a tensor of numbers that are finite and not negative, one for each class."""
+    read = torch.as_tensor(weights, dtype=torch.get_default_dtype())
+    if read.ndim != 1:
+        raise ValueError(f"class_weights must be one number for each class; got shape {tuple(read.shape)}.")
+    if not read.is_meta and not (read.isfinite() & (read >= 0)).all():
+        raise ValueError(f"class_weights must be finite and not negative; got {read.tolist()}.")
+    return read
 
 
 def check_image_classifiers(classifier: Tensor, images: int) -> None:
@@ -157,7 +162,10 @@ def check_labels(
             raise ValueError(f"packed labels must be [N] with N = {scores_shape[0]}; got shape {shape}.")
     else:
         if labels.ndim != scores.ndim - 1:
-            hint = " Squeeze the channel dimension: labels[:, 0]." if labels.ndim == scores.ndim else ""
+            hint = ""
+            if labels.ndim == scores.ndim:
+                one_hot = labels.shape[1] > 1
+                hint = " Of one-hot labels: labels.argmax(1)." if one_hot else " Drop the channel: labels[:, 0]."
             raise ValueError(
                 f"labels must be [b, *spatial] with {scores.ndim - 1} dimensions for scores or features of "
                 f"shape {scores_shape}; got shape {shape}.{hint}"
@@ -169,6 +177,7 @@ def check_labels(
             )
         if labels.numel() == 0:
             raise ValueError(f"labels must not be empty; got shape {shape}.")
+        check_proportions("labels", labels.shape[1:], "features or logits", scores.shape[2:])
     if labels.device != scores.device:
         raise ValueError(
             f"labels and features or logits must be on one device; got labels on {labels.device}, the other "
@@ -176,6 +185,24 @@ def check_labels(
         )
     if read_values and labels.device.type == "cpu" and not torch.compiler.is_compiling():
         check_label_range(labels, num_classes, ignore_index)
+
+
+def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int]) -> None:
+    """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here.
+
+    A map of H rows has H / stride of them at another stride, up to one more or less; 2-D maps alone are looked at.
+    """
+    if len(size) != 2 or tuple(size) == tuple(map_size):
+        return
+    least = max(big / (small + 1) for big, small in zip(size, map_size, strict=True))
+    most = min(big / max(small - 1, 1e-9) for big, small in zip(size, map_size, strict=True))
+    if least > most:
+        both = f"{name} {size[0]}x{size[1]} and {other} {map_size[0]}x{map_size[1]}"
+        swapped = " They fit transposed: labels.mT." if size[0] * map_size[0] == size[1] * map_size[1] else ""
+        raise ValueError(
+            f"{name} must have the proportions of {other}, up to rounding to a stride; got {both} (rows x columns)."
+            f"{swapped} Resize labels to the size of their images first."
+        )
 
 
 def check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:
@@ -218,11 +245,8 @@ def check_sizes(in_channels: int, num_classes: int) -> None:
     check_integer("num_classes", num_classes)
     if in_channels < 2:
         raise ValueError(f"in_channels must be at least 2 (the projectors halve it); got {in_channels}.")
-    if num_classes < 2:
-        raise ValueError(
-            f"num_classes must be at least 2; got {num_classes}. A softmax over one class is constant: for "
-            "binary segmentation use two classes, background and foreground."
-        )
+    if num_classes < 1:
+        raise ValueError(f"num_classes must be at least 1 (binary segmentation); got {num_classes}.")
 
 
 def check_dropout(dropout: float) -> None:
@@ -241,51 +265,6 @@ def check_dilations(dilations: Sequence[int]) -> list[int]:
             f"{dilations!r}. Pass e.g. (6, 12, 18)."
         )
     return values
-
-
-def check_pooling(rounds: int, detached: bool, design: str) -> None:
-    """How often prototypes are pooled, and whether they are constants: of a design that has some."""
-    check_integer("rounds", rounds)
-    if rounds < 1:
-        raise ValueError(f"rounds must be at least 1; got {rounds}.")
-    if rounds > 1 and design in ("weight", "none"):
-        raise ValueError(f"rounds={rounds} pools prototypes again, and context_design={design!r} has none.")
-    if detached and design in ("weight", "none"):
-        raise ValueError(
-            f"detach_prototypes is about prototypes, and context_design={design!r} has none. Leave it out."
-        )
-
-
-def check_context_drop(
-    value: float, *, context_design: str, rounds: int, distillation_gradient: float, reads: Sequence[str]
-) -> None:
-    """Of an image whose classifier is made once a step, and becomes C where theta is left out."""
-    check_number("context_drop", value, 0.0, 1.0)
-    found = context_design, rounds, distillation_gradient, tuple(reads)
-    if value > 0.0 and found != ("project_concat_residual", 1, 1.0, ()):
-        raise ValueError(
-            "context_drop leaves C of A = theta([P, C]) + C: it needs context_design='project_concat_residual', "
-            f"rounds=1, distillation_gradient=1.0 and reads=(); got {found[0]!r}, {rounds}, {found[2]} and {found[3]}."
-        )
-
-
-def check_gradient_ratio(value: float | None) -> None:
-    if value is not None and not is_number(value):
-        raise TypeError(f"gradient_ratio must be a positive number or None; got {value!r}.")
-    if value is not None and not 0.0 < value < inf:
-        raise ValueError(f"gradient_ratio must be a positive number or None; got {value}.")
-
-
-def check_share(name: str, value: float) -> None:
-    check_number(name, value, 0.0, 1.0, "[]")
-
-
-def check_presence_gradient(value: float, *, has_presence: bool) -> None:
-    check_number("presence_gradient", value)
-    if value and not has_presence:
-        raise ValueError(
-            f"presence_gradient is that of the layer of presence; got {value} without one. Pass presence='relative'."
-        )
 
 
 def check_pointwise(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) -> None:

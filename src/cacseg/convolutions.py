@@ -29,6 +29,16 @@ def arguments_of(conv: nn.Module, further: Mapping[str, Any]) -> dict[str, Any]:
     return {**further, "in_channels": in_channels, "num_classes": num_classes, "bias": has_bias}
 
 
+def binary_rows(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Two classes whose logits differ by the one of a convolution with one output: [2, d] and [2].
+
+    Half of the weight each way: halving and doubling are exact, so the difference is the logit to the bit.
+    """
+    weight = 0.5 * weight.flatten(1)
+    half = None if bias is None else 0.5 * bias
+    return torch.cat([-weight, weight]), None if half is None else torch.cat([-half, half])
+
+
 def copy_values(conv: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
     """The convolution's values, and whether they learn."""
     with torch.no_grad():

@@ -1,79 +1,108 @@
 """The paper and the authors' released code are not the same method; here is each difference, by name.
 
-"tuned", the default, is ours, as the study in docs/results.md found it better: the released code, begun where the plain
-classifier points, with each feature at one place, the middle of its cell, in every loss, and with a loss for the
-overlap that mIoU scores. "centred" is the same without that loss.
+"tuned", the default, is ours: the released code with zero-initialised residual projectors, labels and logits at the
+same place of the image (pixel centres), and a soft-Jaccard loss. docs/results.md says what it gives.
 
-A preset only fills in arguments that the caller left out. `classifier` arguments belong to
-`ContextAwareClassifier`, `loss` arguments to `ContextLoss`; both classes take every one of them by itself.
+A preset fills in arguments that the caller left None; its fields bear the names of these arguments.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeVar
+from math import inf
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from cacseg._checks import check_choice
-from cacseg.designs import DesignName
-from cacseg.functional.cross_entropy import PixelAverage
-from cacseg.functional.distillation import ClassAverage
-from cacseg.functional.labels import LabelSampling
-from cacseg.functional.prototypes import Scope
+from cacseg._checks import check_choice, check_flags, check_number
+from cacseg.designs import DESIGNS, DesignName
+from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
+from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
+from cacseg.functional.prototypes import SCOPES, Scope
 
-PresetName = Literal["tuned", "centred", "released", "paper"]
+PresetName = Literal["tuned", "released", "paper"]
 DEFAULT: PresetName = "tuned"
+CLASSIFIER_FIELDS = (
+    "oracle_scope",
+    "label_sampling",
+    "context_design",
+    "oracle_design",
+    "zero_start",
+    "prototype_epsilon",
+)
+MODEL_FIELDS = ("auxiliary_average",)  # all others are the loss's
 
 
 class Preset(NamedTuple):
-    """Where they differ; everything else is common to all."""
+    """What the paper says; the released code and ours replace some of it."""
 
-    oracle_scope: Scope  # classifier: oracle prototypes of each image, or pooled over the batch on a device
-    distillation_scope: Scope  # loss: class averages within each image, or over the pixels of the batch together
-    class_average: ClassAverage  # loss: over the classes present, or over all n
-    soft_target_weight: float  # loss: the target is this much oracle, the rest one-hot label
-    align_corners: bool  # loss: upsampling of the plain and the oracle logits
-    context_align_corners: bool  # loss: upsampling of the context logits
-    context_average: PixelAverage  # loss: context cross-entropy over labelled pixels, or all pixels
-    design: DesignName = "project_concat"  # classifier: of the context and the oracle classifier
-    zero_start: bool = False  # classifier: projectors start by giving 0
-    label_sampling: LabelSampling = "nearest"  # classifier: which pixel of its cell gives a feature its label
-    overlap_weight: float = 0.0  # loss: of the overlap of the context probabilities with the labels
+    # Of ContextAwareClassifier:
+    oracle_scope: Scope = "image"  # oracle prototypes of each image, or pooled over the batch on a device
+    label_sampling: LabelSampling = "nearest"  # which pixel of its cell gives a feature its label
+    context_design: DesignName = "project_concat"
+    oracle_design: DesignName = "project_concat"
+    zero_start: bool = False  # projectors start by giving 0
+    prototype_epsilon: float = 0.0  # added to what context prototypes are divided by
+    # Of ContextLoss:
+    distillation_scope: Scope = "image"  # class averages within each image, or over the pixels of the batch together
+    soft_target_weight: float = 1.0  # the target is this much oracle, the rest one-hot label
+    align_corners: bool = False  # upsampling of the plain and the oracle logits
+    context_align_corners: bool = False  # upsampling of the context logits
+    context_average: PixelAverage = "labelled"  # context cross-entropy over labelled pixels, or all pixels
+    overlap_weight: float = 0.0  # of the soft-Jaccard loss of the context logits
+    # Of the models:
+    auxiliary_average: PixelAverage = "labelled"  # auxiliary cross-entropies over labelled pixels, or all pixels
 
 
-PRESETS: dict[str, Preset] = {
-    "paper": Preset(
-        oracle_scope="image",
-        distillation_scope="image",
-        class_average="present",
-        soft_target_weight=1.0,
-        align_corners=False,
-        context_align_corners=False,
-        context_average="labelled",
-    ),
-    "released": Preset(
-        oracle_scope="batch",
-        distillation_scope="batch",
-        class_average="present",
-        soft_target_weight=0.5,
-        align_corners=True,
-        context_align_corners=False,
-        context_average="all",
-    ),
-}
-PRESETS["centred"] = PRESETS["released"]._replace(
-    design="project_concat_residual", zero_start=True, align_corners=False, label_sampling="centred"
+_RELEASED = Preset(
+    oracle_scope="batch",
+    prototype_epsilon=1e-12,
+    distillation_scope="batch",
+    soft_target_weight=0.5,
+    align_corners=True,
+    context_average="all",
+    auxiliary_average="all",
 )
-PRESETS["tuned"] = PRESETS["centred"]._replace(overlap_weight=3.0)
+PRESETS: dict[str, Preset] = {
+    "tuned": _RELEASED._replace(
+        label_sampling="centred",
+        context_design="project_concat_residual",
+        oracle_design="project_concat_residual",
+        zero_start=True,
+        prototype_epsilon=0.0,
+        align_corners=False,
+        overlap_weight=3.0,
+        auxiliary_average="labelled",
+    ),
+    "released": _RELEASED,
+    "paper": Preset(),
+}
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "oracle_scope": SCOPES,
+    "label_sampling": LABEL_SAMPLINGS,
+    "context_design": tuple(DESIGNS),
+    "oracle_design": tuple(DESIGNS),
+    "distillation_scope": SCOPES,
+    "context_average": PIXEL_AVERAGES,
+    "auxiliary_average": PIXEL_AVERAGES,
+}
 Value = TypeVar("Value")
 
 
-def fill(given: Value | None, default: Value) -> Value:
+def or_default(given: Value | None, default: Value) -> Value:
     """What the caller gave, or the default where that is None."""
     return default if given is None else given
 
 
-def get_preset(name: str) -> Preset:
-    """The preset of that name; a wrong name gets the list of right ones."""
+def fill_preset(name: str, **given: Any) -> Preset:
+    """The preset of that name with what the caller gave, where that is not None, checked field by field."""
     check_choice("preset", name, tuple(PRESETS))
-    return PRESETS[name]
+    given = {field: value for field, value in given.items() if value is not None}
+    for field, value in given.items():
+        if field in _CHOICES:
+            check_choice(field, value, _CHOICES[field])
+        elif isinstance(getattr(PRESETS[name], field), bool):
+            check_flags(**{field: value})
+        else:
+            share = field == "soft_target_weight"
+            check_number(field, value, 0.0, 1.0 if share else inf, "[]" if share else "[)", scalars=True)
+    return PRESETS[name]._replace(**given)

@@ -89,4 +89,4 @@ def build(
     classifier = ContextAwareClassifier(
         in_channels, num_classes, preset=preset, ignore_index=ignore_index, **row.classifier
     )
-    return classifier, ContextLoss(preset, ignore_index=ignore_index, **row.loss)
+    return classifier, ContextLoss(ignore_index=ignore_index, **row.loss)

@@ -127,7 +127,7 @@ def test_losses_of_an_odd_image_are_those_of_the_padded_one(classifier):
     if classifier == "context":
         small = F.interpolate(labels[:, None].float(), (27, 38))[:, 0].long()  # at another resolution than the image
         large = F.interpolate(small[:, None].float(), (53, 75))[:, 0].long()
-        torch.testing.assert_close(model.answers(images, small)["oracle"], model.answers(images, large)["oracle"])
+        torch.testing.assert_close(model.all_logits(images, small)["oracle"], model.all_logits(images, large)["oracle"])
 
 
 @pytest.mark.parametrize("name", ["ocrnet", "upernet"])
@@ -182,7 +182,7 @@ def test_windows_and_flips_of_a_padded_model_are_those_of_its_calls(shifting):
     for found, truth in zip(whole, expected, strict=True):
         torch.testing.assert_close(found, truth)
     way = Inference(window=(45, 61), stride=(40, 40), flip=True)
-    (found,) = predict_each(networks_of(shifting, [shifting.own_answer]), [images], (53, 75), way)
+    (found,) = predict_each(networks_of(shifting, [shifting.default_output]), [images], (53, 75), way)
     torch.testing.assert_close(found, predict(shifting, images, (53, 75), way))
 
 
@@ -329,7 +329,7 @@ def test_every_answer_from_one_pass(small):
     small.eval()
     images, labels = draw((64, 96))
     with torch.no_grad():
-        found = small.answers(images, labels)
+        found = small.all_logits(images, labels)
         whole = {"plain": small.plain(images), "context": small(images), "oracle": small.oracle(images, labels)}
         assert list(found) == ["plain", "context", "mean", "oracle"]
         mean = (found["plain"].softmax(1) + found["context"].softmax(1)) / 2
@@ -338,7 +338,7 @@ def test_every_answer_from_one_pass(small):
             assert logits.shape == (2, 6, 8, 12)
             upsampled = F.interpolate(logits, (64, 96), mode="bilinear", align_corners=False)
             torch.testing.assert_close(upsampled, whole[name])
-        assert list(small.answers(images)) == ["plain", "context", "mean"]
+        assert list(small.all_logits(images)) == ["plain", "context", "mean"]
         plain = create_model("fcn_mobilenetv2", 6, "plain").eval()
         assert list(plain.answers(images, labels)) == ["plain"]
         bare = create_model("fcn_mobilenetv2", 6, classifier_arguments={"context_design": "none"}).eval()

@@ -9,7 +9,7 @@ def record(arm, seed, ious, *, status="done", steps=400):
     if status == "failed":
         return job
     answers = {name: {"iou": values} for name, values in ious.items()}
-    return {**job, "own_answer": list(ious)[-1], "answers": answers, "class_names": ["sky", "pole", "car"]}
+    return {**job, "default_output": list(ious)[-1], "answers": answers, "class_names": ["sky", "pole", "car"]}
 
 
 RECORDS = [
@@ -37,7 +37,7 @@ def test_one_row_for_each_class_that_is_there(tmp_path):
         read_classes([tmp_path / "other.csv"])
 
 
-def test_means_over_seeds_of_the_own_answers_the_baseline_first():
+def test_means_over_seeds_of_the_default_outputs_the_baseline_first():
     short, long = classes_tables(
         class_rows([*RECORDS, record("plain", 0, {"plain": [1.0, 1.0, 1.0]}, steps=800)]), "plain"
     )

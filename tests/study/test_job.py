@@ -43,7 +43,7 @@ def test_a_record_holds_everything(data):
     )
     assert list(plain["answers"]) == ["plain"]
     assert list(paper["answers"]) == ["plain", "context", "mean", "oracle"]
-    assert (plain["own_answer"], paper["own_answer"]) == ("plain", "context")
+    assert (plain["default_output"], paper["default_output"]) == ("plain", "context")
     assert len(paper["answers"]["oracle"]["iou"]) == 8
     assert {"plain", "context", "oracle", "distillation", "total"} <= set(paper["losses"])
     assert 0.0 < plain["answers"]["plain"]["miou"] < 100.0

@@ -156,7 +156,7 @@ def test_a_folder_takes_only_what_can_be_compared(tmp_path):
         return make_plan(parse_study(tomllib.loads(study_runs.SMALL)), **arguments)
 
     def record(job):
-        return {**job.describe(), "status": "done", "own_answer": "plain", "answers": {"plain": {"miou": 1.0}}}
+        return {**job.describe(), "status": "done", "default_output": "plain", "answers": {"plain": {"miou": 1.0}}}
 
     write_record(tmp_path, record(PLAN[0]))
     assert [job.arm for job in look_at(tmp_path, PLAN).jobs] == ["paper"]

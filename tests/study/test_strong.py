@@ -30,10 +30,10 @@ from study_strong import (
     before,
     beside,
     by_seed,
+    default_output,
     mean,
     of,
     over_all,
-    own_answer,
     own_records,
     training_of,
     training_rows,
@@ -96,7 +96,9 @@ def arm_rows():
     for arm, expected in EXPECTED.items():
         own, answers = of(UPERNET, arm), of(UPERNET, arm, "plain")
         row = [f"`{arm}`", expected, signed_pair(apart(own, plain)), signed_pair(apart(answers, plain))]
-        row.append(signed_pair(apart(own, answers)) if own_answer(arm) == "context" and arm != "plain_overlap" else "")
+        row.append(
+            signed_pair(apart(own, answers)) if default_output(arm) == "context" and arm != "plain_overlap" else ""
+        )
         runs = over_all(arm)
         row += [str(runs.n), pair(runs)]
         yield f"| {' | '.join(row)} |"
@@ -225,7 +227,7 @@ def test_runs_of_upernet_do_not_repeat():
     first = {(one["arm"], one["seed"]): one for one in own_records("strong.csv", UPERNET)}
     apart_by = []
     for one in own_records("repeats/strong.csv", UPERNET):
-        answer, other = own_answer(one["arm"]), first[(one["arm"], one["seed"])]
+        answer, other = default_output(one["arm"]), first[(one["arm"], one["seed"])]
         assert one["digest"] == other["digest"]
         apart_by.append(abs(one["answers"][answer]["miou"] - other["answers"][answer]["miou"]))
     page = words_of("search.md")

@@ -28,7 +28,7 @@ def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None
     }
     run = dict(images=101, seconds_training=10.0, seconds_evaluation=1.5, peak_mib=100.0)
     own = own or ("plain" if arm == "plain" else "context")
-    return {**made, "own_answer": own, "answers": answers, **run}
+    return {**made, "default_output": own, "answers": answers, **run}
 
 
 PLAIN = [record("plain", seed, {"plain": score}) for seed, score in enumerate((60.0, 62.0, 61.0))]
@@ -129,7 +129,7 @@ def test_only_equal_seeds_are_paired():
     assert of(apart, "better", "context").difference is None
 
 
-def test_the_own_answer_is_the_one_that_the_model_gave():
+def test_the_default_output_is_the_one_that_the_model_gave():
     scores = {"plain": 60.0, "context": 61.0, "mean": 63.0}
     lines = summarise([PLAIN[0], record("averaged", 0, scores, own="mean")])
     assert [line.answer for line in lines if line.own] == ["plain", "mean"]

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-from cacseg.classifier import ContextLogits
+from cacseg.outputs import ContextLogits
 
 
 class Call:

@@ -18,12 +18,13 @@ from cacseg.adapters.patches import (
     patch_inverse_norms,
     patch_sums,
 )
-from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional._precision import no_autocast, widen
 from cacseg.functional.labels import class_masks
 from cacseg.functional.prototypes import pixel_shares
 from cacseg.losses import ContextLoss
 from cacseg.ops.logits import LARGEST_HALF
+from cacseg.outputs import ContextLogits
 from cacseg.presence import make_presence_head
 
 CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by the dimensions of the kernel

@@ -26,7 +26,7 @@ from cacseg.adapters.search import (
 )
 from cacseg.adapters.supported import known_inside, known_of, row_of
 from cacseg.losses import ContextLoss
-from cacseg.presets import DEFAULT, get_preset
+from cacseg.presets import DEFAULT, fill_preset
 
 logger = logging.getLogger("cacseg")
 
@@ -268,7 +268,7 @@ def aligns_corners(model: nn.Module, name: str, known: Known) -> bool:
 
 def follows_upsampling(arguments: Mapping[str, Any]) -> bool:
     """Whether a preset has each feature at one place: it is then where the model's own upsampling has it."""
-    return get_preset(arguments.get("preset", DEFAULT)).label_sampling == "centred"
+    return fill_preset(arguments.get("preset", DEFAULT)).label_sampling == "centred"
 
 
 def fill_in(arguments: dict[str, Any], **values: Any) -> None:

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg.bench.reference import looped_context, looped_loss, usual_loss
-from cacseg.classifier import ContextAwareClassifier, ContextLogits
+from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.replay import FIRST, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
+from cacseg.outputs import ContextLogits
 from cacseg.presets import DEFAULT, PRESETS, PresetName
 
 Mode = Literal["eager", "graph", "compile", "compiled-graph"]

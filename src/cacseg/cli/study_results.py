@@ -1,4 +1,4 @@
-"""`cacseg study table`, `answers`, `classes` and `plot`."""
+"""`cacseg study table`, `all_logits`, `classes` and `plot`."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class ImageResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole split for each answer (see `SegmentationModel.answers`), and the images one by one."""
+    """Counts over the whole split for each answer (see `SegmentationModel.all_logits`), and the images one by one."""
 
     class_names: tuple[str, ...]
     counts: dict[str, Tensor]
@@ -131,7 +131,7 @@ def evaluate(
             f"no pixel of {len(data)} images is labelled: every label is the ignore index {data.ignore_index}. Look at "
             "the labels, and at what is ignored."
         )
-    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.own_answer)
+    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output)
 
 
 class _Shown(NamedTuple):

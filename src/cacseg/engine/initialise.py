@@ -10,7 +10,7 @@ from cacseg.designs import DESIGNS
 from cacseg.models import SegmentationModel
 from cacseg.models.description import FORMAT
 from cacseg.models.files import TensorFile, read_tensors
-from cacseg.presets import get_preset
+from cacseg.presets import fill_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
 # Belong to a run: another one warms up, anneals and counts its images anew.
@@ -81,7 +81,8 @@ def _read_otherwise(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, 
         return None
     for branch in ("context_design", "oracle_design"):
         one, two = (
-            (arguments.get("classifier_arguments") or {}).get(branch) or get_preset(arguments["preset"]).design
+            (arguments.get("classifier_arguments") or {}).get(branch)
+            or getattr(fill_preset(arguments["preset"]), branch)
             for arguments in (theirs, ours)
         )
         if one != two and "none" not in (one, two):

@@ -163,7 +163,7 @@ class _Runner:
             raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
         self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
         self.device, self.precision, self.outputs = device, precision, outputs
-        self.networks = networks_of(model, [model.own_answer if answer is None else answer])
+        self.networks = networks_of(model, [model.default_output if answer is None else answer])
 
     def read(self, item: Input) -> _Read | Failure:
         try:

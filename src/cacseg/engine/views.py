@@ -45,14 +45,13 @@ def send(batch: Tensor, device: torch.device) -> Tensor:
 
 
 def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
-    """The names of the answers that `model.answers` gives, with labels or without."""
+    """The names of the answers that `model.all_logits` gives, with labels or without."""
     classifier = model.classifier
     if not isinstance(classifier, ContextAwareClassifier):
         return ["plain"]
     adapts = classifier.context_design != "none"
-    told = classifier.presence_head is not None
     knows = oracle and classifier.oracle_design != "none"
-    there = {"context": adapts, "mean": adapts, "context_alone": told, "oracle": knows}
+    there = {"context": adapts, "mean": adapts, "oracle": knows}
     return ["plain", *(name for name, wanted in there.items() if wanted)]
 
 
@@ -60,12 +59,12 @@ def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
     """The model as what `predict_each` takes: the logits of the named answers."""
 
     def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-        if list(names) == [model.own_answer]:  # no other is made
-            found = {model.own_answer: model.classifier(model.features(images))}
+        if list(names) == [model.default_output]:  # no other is made
+            found = {model.default_output: model.classifier(model.features(images))}
         else:
-            found = model.answers(images, labels)
+            found = model.all_logits(images, labels)
         for name in names:  # one after another: at full size they are large
-            yield found[name] if model.stride is None else model.spread(found[name].float(), images.shape[2:])
+            yield found[name] if model.stride is None else model.upsample_logits(found[name].float(), images.shape[2:])
 
     return logits
 
@@ -81,7 +80,7 @@ def segment(
     answer: str | None = None,
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
-    names = [model.own_answer if answer is None else answer]
+    names = [model.default_output if answer is None else answer]
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):

@@ -22,8 +22,8 @@ from cacseg.functional.labels import class_masks, fit_labels
 from cacseg.functional.packed import image_of_row
 from cacseg.functional.prototypes import SCOPES, Scope
 
-ClassAverage = Literal["present", "all"]
-CLASS_AVERAGES = ("present", "all")
+DistillationForm = Literal["classwise_entropy", "classwise", "entropy", "vanilla"]
+DISTILLATION_FORMS = ("classwise_entropy", "classwise", "entropy", "vanilla")
 
 
 def entropy(logits: Float[Tensor, "b n *spatial"]) -> Float[Tensor, "b *spatial"]:
@@ -63,35 +63,11 @@ def soft_cross_entropy(
         return -(target * widen(context_logits).log_softmax(dim=1)).sum(dim=1)
 
 
-def vanilla_distillation(
+def distillation(
     context_logits: Float[Tensor, "b n *spatial"],
     oracle_logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"] | None = None,
-    *,
-    scope: Scope = "image",
-    soft_target_weight: float = 1.0,
-    ignore_index: int = 255,
-    offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, ""]:
-    """Every pixel counts alike; Eq. (7).
-
-        L = -1/(hw) sum_i sum_j softmax(p_y)_ij log softmax(p_p)_ij
-        F.cross_entropy(p_p, p_y.detach().softmax(1))
-
-    With `labels`, ignored pixels are left out. `scope="image"`: the mean over the images of each image's
-    mean (an image without any labelled pixel counts 0); `"batch"`: all pixels together.
-    """
-    fitted = _fit_labels(labels, context_logits, ignore_index, offsets)
-    targets = None if labels is None else fitted
-    cost = soft_cross_entropy(context_logits, oracle_logits, targets, soft_target_weight)
-    sums = _sum_by_class(cost, torch.ones_like(cost), fitted, context_logits.shape[1], offsets)
-    return _average_pixels(sums, scope)
-
-
-def entropy_distillation(
-    context_logits: Float[Tensor, "b n *spatial"],
-    oracle_logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"] | None = None,
+    labels: Int[Tensor, "b *full"],
+    form: DistillationForm = "classwise_entropy",
     *,
     entropy_logits: Float[Tensor, "b n *spatial"] | None = None,
     scope: Scope = "image",
@@ -99,84 +75,32 @@ def entropy_distillation(
     ignore_index: int = 255,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Every pixel counts by the entropy of the oracle's prediction there; Eq. (10).
+    """The mean of `soft_cross_entropy`, c, over the labelled pixels; L_KL in the form of that name.
 
-        L = -1/(sum_i H_i) sum_i H_i sum_j softmax(p_y)_ij log softmax(p_p)_ij
-        (H * cost).sum() / H.sum()   with H = entropy(p_y).detach()
+        "vanilla"             Eq. (7)             c.mean()
+        "entropy"             Eq. (10)            (H * c).sum() / H.sum()
+        "classwise"           Eq. (11), H = 1     mean over the classes k present of c[labels == k].mean()
+        "classwise_entropy"   Eq. (11)            ... of (H * c)[labels == k].sum() / H[labels == k].sum()
 
-    `entropy_logits` takes H from another prediction (the ablation's 'Est.' p_p and 'Ori.' p).
+    H is `entropy(p_y)` without gradient; `entropy_logits` takes it from another prediction (the ablation's 'Est.' p_p
+    and 'Ori.' p). A class without a pixel is 0/0 in Eq. (11) and left out. `scope="image"` is the paper: each image's
+    mean, then the mean over images, 0 for one without labels; `"batch"` takes the pixels of the batch together, as the
+    authors' code does.
     """
-    fitted = _fit_labels(labels, context_logits, ignore_index, offsets)
-    targets = None if labels is None else fitted
-    cost = soft_cross_entropy(context_logits, oracle_logits, targets, soft_target_weight)
-    weight = _entropy_weight(context_logits, oracle_logits if entropy_logits is None else entropy_logits)
-    sums = _sum_by_class(cost, weight, fitted, context_logits.shape[1], offsets)
-    return _average_pixels(sums, scope)
-
-
-def classwise_distillation(
-    context_logits: Float[Tensor, "b n *spatial"],
-    oracle_logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"],
-    *,
-    scope: Scope = "image",
-    class_average: ClassAverage = "present",
-    soft_target_weight: float = 1.0,
-    ignore_index: int = 255,
-    offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, ""]:
-    """Every class counts alike, and every pixel within its class: Eq. (11) with H = 1.
-
-    L = -1/n sum_k (sum_i M_ki sum_j softmax(p_y)_ij log softmax(p_p)_ij) / (sum_i M_ki)
-    mean over the classes k that are present of cost[labels == k].mean()
-    """
-    labels = _fit_labels(labels, context_logits, ignore_index, offsets)
+    check_choice("form", form, DISTILLATION_FORMS)
+    check_choice("scope", scope, SCOPES)
+    check_logits(context_logits, oracle_logits)
+    num_classes = context_logits.shape[1]
+    check_labels(labels, context_logits, num_classes, ignore_index, packed=offsets is not None)
+    labels = fit_labels(labels, context_logits.shape[2:], num_classes, ignore_index)
     cost = soft_cross_entropy(context_logits, oracle_logits, labels, soft_target_weight)
-    sums = _sum_by_class(cost, torch.ones_like(cost), labels, context_logits.shape[1], offsets)
-    return _average_classes(sums, scope, class_average)
-
-
-def classwise_entropy_distillation(
-    context_logits: Float[Tensor, "b n *spatial"],
-    oracle_logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"],
-    *,
-    entropy_logits: Float[Tensor, "b n *spatial"] | None = None,
-    scope: Scope = "image",
-    class_average: ClassAverage = "present",
-    soft_target_weight: float = 1.0,
-    ignore_index: int = 255,
-    offsets: Int[Tensor, " b_plus_1"] | None = None,
-) -> Float[Tensor, ""]:
-    """Every class counts alike, and each pixel by its entropy within its class; Eq. (11).
-
-        L = -1/n sum_k (sum_i M_ki H_i sum_j softmax(p_y)_ij log softmax(p_p)_ij) / (sum_i M_ki H_i)
-        mean over the classes k that are present of (H * cost)[labels == k].sum() / H[labels == k].sum()
-
-    An absent class is 0/0 in the formula. `class_average="present"` leaves it out of the mean,
-    `"all"` divides by n. `scope="image"` is the paper: each image's mean, then the mean over images;
-    `"batch"` takes the pixels of the batch together, as the authors' code does.
-    """
-    labels = _fit_labels(labels, context_logits, ignore_index, offsets)
-    cost = soft_cross_entropy(context_logits, oracle_logits, labels, soft_target_weight)
-    weight = _entropy_weight(context_logits, oracle_logits if entropy_logits is None else entropy_logits)
-    sums = _sum_by_class(cost, weight, labels, context_logits.shape[1], offsets)
-    return _average_classes(sums, scope, class_average)
-
-
-def _fit_labels(labels: Tensor | None, logits: Tensor, ignore_index: int, offsets: Tensor | None) -> Tensor:
-    """Labels at the size of the logits, -1 where ignored; without labels, every pixel takes part (as class 0)."""
-    check_logits(logits)
-    if labels is None:
-        return torch.zeros_like(logits[:, 0], dtype=torch.long)
-    check_labels(labels, logits, logits.shape[1], ignore_index, packed=offsets is not None)
-    return fit_labels(labels, logits.shape[2:], logits.shape[1], ignore_index)
-
-
-def _entropy_weight(context_logits: Tensor, source: Tensor) -> Tensor:
-    """What weighs the pixels: the entropy of a prediction, without gradient."""
-    check_logits(context_logits, source)
-    return entropy(source.detach())
+    weight = torch.ones_like(cost)
+    if form.endswith("entropy"):
+        source = oracle_logits if entropy_logits is None else entropy_logits
+        check_logits(context_logits, source)
+        weight = entropy(source.detach())
+    sums = _sum_by_class(cost, weight, labels, num_classes, offsets)
+    return _average_classes(sums, scope) if form.startswith("classwise") else _average_pixels(sums, scope)
 
 
 def _sum_by_class(
@@ -199,16 +123,12 @@ def _sum_by_class(
 
 def _average_pixels(sums: Float[Tensor, "3 images n"], scope: Scope) -> Float[Tensor, ""]:
     """The weighted mean over the pixels of each image, then over the images; or of the batch."""
-    check_choice("scope", scope, SCOPES)
     numerator, denominator, _ = sums.sum(dim=-1) if scope == "image" else sums.sum(dim=(1, 2))
     return ratio(numerator, denominator).mean()
 
 
-def _average_classes(sums: Float[Tensor, "3 images n"], scope: Scope, class_average: ClassAverage) -> Float[Tensor, ""]:
-    """The weighted mean within each class, then over the classes, then over the images."""
-    check_choice("scope", scope, SCOPES)
-    check_choice("class_average", class_average, CLASS_AVERAGES)
+def _average_classes(sums: Float[Tensor, "3 images n"], scope: Scope) -> Float[Tensor, ""]:
+    """The weighted mean within each class, then over the classes that are present, then over the images."""
     numerator, denominator, count = sums if scope == "image" else sums.sum(dim=1, keepdim=True)
     present = (count > 0).sum(dim=-1).to(sums.dtype)
-    classes = present if class_average == "present" else torch.full_like(present, count.shape[-1])
-    return ratio(ratio(numerator, denominator).sum(dim=-1), classes).mean()
+    return ratio(ratio(numerator, denominator).sum(dim=-1), present).mean()

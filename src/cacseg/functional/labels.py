@@ -45,6 +45,23 @@ def sampled_pixels(source: int, output: int, sampling: LabelSampling) -> Int[Ten
     return resize_labels(torch.arange(source)[None], (output,), sampling)[0]
 
 
+def read_mask(labels: Tensor, dimensions: int, ignore_index: int = 255) -> Tensor:
+    """Labels of background and foreground, 0 and 1, from what people have for them.
+
+    A mask of floats or bools, foreground from 0.5 on, becomes integers; [b, 1, *full], where the scores have that many
+    dimensions, loses the 1. Integers stay, and so does the ignore index.
+    """
+    if not isinstance(labels, Tensor):
+        return labels
+    if labels.ndim == dimensions and labels.ndim > 1 and labels.shape[1] == 1:
+        labels = labels.squeeze(1)
+    if labels.dtype == torch.bool:
+        return labels.long()
+    if labels.is_floating_point():
+        return torch.where(labels == ignore_index, ignore_index, (labels >= 0.5).long())
+    return labels
+
+
 def labelled(labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255) -> Bool[Tensor, "*any"]:
     """Where a label takes part: in [0, n) and not the ignore index."""
     labels = labels.long()  # n itself may not fit into a narrow type, and would wrap around

@@ -84,7 +84,7 @@ def context_prototypes(
     plain_logits: Float[Tensor, "N n"],
     offsets: Int[Tensor, " b_plus_1"],
     *,
-    confidence_threshold: float,
+    epsilon: float,
 ) -> Float[Tensor, "images n d"]:
     """Eq. (4): a softmax over the rows of each image, then one matrix product a block; 0 for an empty image."""
     images, rows = offsets.shape[0] - 1, features.shape[0]
@@ -92,25 +92,22 @@ def context_prototypes(
     with no_autocast(features):
         values = widen(features)
         log_probability = widen(plain_logits).log_softmax(dim=-1)
-        if confidence_threshold > 0.0:
-            confident = log_probability.detach().amax(dim=-1).exp() >= confidence_threshold
-            any_confident = torch.zeros(images, device=image.device).index_add(0, image, confident.float()) > 0
-            left_out = ~(confident | ~any_confident[image])
-            log_probability = log_probability.masked_fill(left_out[:, None], float("-inf"))
-        share = _softmax_over_rows(log_probability, image, images)
+        share = _softmax_over_rows(log_probability, image, images, epsilon)
         blocks = cut_into_blocks(offsets, rows)
         share = share[blocks.row] * blocks.real[..., None].to(share.dtype)  # [t, k, n]
         sums = torch.einsum("tkn,tkd->tnd", share, values[blocks.row])
         return sums.new_zeros(images, *sums.shape[1:]).index_add(0, blocks.image, sums)
 
 
-def _softmax_over_rows(scores: Tensor, image: Tensor, images: int) -> Tensor:
-    """exp(scores) / sum over the rows of the same image, column by column."""
+def _softmax_over_rows(scores: Tensor, image: Tensor, images: int, epsilon: float) -> Tensor:
+    """exp(scores) / (sum over the rows of the same image + epsilon), column by column."""
     index = image[:, None].expand_as(scores)
     start = torch.full((images, scores.shape[1]), float("-inf"), dtype=scores.dtype, device=scores.device)
     largest = start.scatter_reduce(0, index, scores.detach(), "amax")
     powers = (scores - largest[image]).exp()
     sums = torch.zeros_like(start).index_add(0, image, powers)
+    if epsilon > 0.0:
+        sums = sums + epsilon * (-largest).exp()
     return powers / sums[image]
 
 

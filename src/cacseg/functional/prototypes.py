@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cacseg._checks import check_choice, check_confidence, check_features, check_labels, check_offsets
+from cacseg._checks import check_choice, check_features, check_labels, check_number, check_offsets
 from cacseg.functional import packed
 from cacseg.functional._precision import no_autocast, widen
 from cacseg.functional.labels import class_masks, fit_labels
@@ -61,21 +61,19 @@ def context_prototypes(
     features: Float[Tensor, "b d *spatial"],
     plain_logits: Float[Tensor, "b n *spatial"],
     *,
-    confidence_threshold: float = 0.0,
+    epsilon: float = 0.0,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
 ) -> Float[Tensor, "images n d"]:
     """Mean feature weighted by the plain prediction's probability of each class, C_p; Eq. (4).
 
-        C_p = (softmax(p)^T x f) / sum_j softmax(p)^T(., j)
-        einsum("bnl,bdl->bnd", p.softmax(1), f) / p.softmax(1).sum(-1)[..., None]
+        C_p = (softmax(p)^T x f) / (sum_j softmax(p)^T(., j) + epsilon)
+        einsum("bnl,bdl->bnd", p.softmax(1), f) / (p.softmax(1).sum(-1)[..., None] + epsilon)
 
-    The quotient softmax(p) / sum is taken in the logarithm, as a softmax over the pixels: a class whose
-    probability underflows everywhere still gets a mean, where the authors add 1e-12 and get 0.
-    With a `confidence_threshold`, pixels whose largest probability is below it do not enter; an image
-    without any confident pixel uses all of its pixels.
+    `epsilon` is 0 in the paper: a class whose probability underflows everywhere still gets a mean, because the quotient
+    is taken in the logarithm. The authors' code has 1e-12, by which such a class gets a prototype of 0.
     """
     check_features(features, packed=offsets is not None)
-    check_confidence(confidence_threshold)
+    check_number("epsilon", epsilon, scalars=True)
     if plain_logits.shape[0] != features.shape[0] or plain_logits.shape[2:] != features.shape[2:]:
         raise ValueError(
             "plain_logits must have the batch and spatial sizes of the features; got logits "
@@ -83,57 +81,18 @@ def context_prototypes(
         )
     if offsets is not None:
         check_offsets(offsets, features)
-        return packed.context_prototypes(features, plain_logits, offsets, confidence_threshold=confidence_threshold)
+        return packed.context_prototypes(features, plain_logits, offsets, epsilon=epsilon)
     with no_autocast(features):
         values = widen(features).flatten(2)
-        share = pixel_shares(plain_logits, confidence_threshold).flatten(2)
+        share = pixel_shares(plain_logits, epsilon).flatten(2)
         return torch.einsum("bnl,bdl->bnd", share.to(values.dtype), values)
 
 
-def pixel_shares(
-    plain_logits: Float[Tensor, "b n *spatial"], confidence_threshold: float = 0.0
-) -> Float[Tensor, "b n *spatial"]:
-    """softmax(p) / sum_j softmax(p)(., j) of Eq. (4): what part of a class's prototype each pixel is."""
+def pixel_shares(plain_logits: Float[Tensor, "b n *spatial"], epsilon: float = 0.0) -> Float[Tensor, "b n *spatial"]:
+    """softmax(p) / (sum_j softmax(p)(., j) + epsilon) of Eq. (4): what part of a class's prototype each pixel is."""
     log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)  # [b, n, l]
-    if confidence_threshold > 0.0:
-        confident = log_probability.detach().amax(dim=1, keepdim=True).exp() >= confidence_threshold
-        confident = confident | ~confident.any(dim=-1, keepdim=True)
-        log_probability = log_probability.masked_fill(~confident, float("-inf"))
-    return log_probability.softmax(dim=-1).view(plain_logits.shape)
-
-
-LEAST_SHARE = 1e-4  # of an image: what is smaller counts as absent
-
-
-def context_shares(plain_logits: Float[Tensor, "b n *spatial"]) -> Float[Tensor, "b n"]:
-    """How much of the image each class takes by the plain prediction, as a number in [0, 1] (see `as_input`)."""
-    log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)
-    return as_input(log_probability.exp().mean(dim=-1))
-
-
-def oracle_shares(
-    labels: Int[Tensor, "b *spatial"], num_classes: int, *, scope: Scope = "image", ignore_index: int = 255
-) -> Float[Tensor, "images n"]:
-    """How much of the labelled pixels of each image, or of the batch, each class takes (see `as_input`)."""
-    counts = class_masks(labels, num_classes, ignore_index).flatten(2).sum(dim=-1)
-    if scope == "batch":
-        counts = counts.sum(dim=0, keepdim=True)
-    return as_input(counts / counts.sum(dim=-1, keepdim=True).clamp_min(1.0))
-
-
-def as_input(share: Float[Tensor, "images n"]) -> Float[Tensor, "images n"]:
-    """Shares on a logarithmic scale: 0 for `LEAST_SHARE` and less, 1 for the whole image."""
-    return 1.0 - share.clamp_min(LEAST_SHARE).log() / math.log(LEAST_SHARE)
-
-
-def place_codes(like: Float[Tensor, "b _ *spatial"], codes: int = 4) -> Float[Tensor, "c *spatial"]:
-    """Where a pixel is: sines and cosines of one and two half turns along each spatial dimension, c = 4 a dimension."""
-    found = []
-    for dim, length in enumerate(like.shape[2:]):
-        middle = (torch.arange(length, device=like.device, dtype=torch.float32) + 0.5) / length
-        turns = math.pi * torch.arange(1, codes // 2 + 1, device=like.device)[:, None] * middle
-        waves = torch.cat([turns.sin(), turns.cos()])  # [codes, length]
-        shape = [1] * (like.ndim - 2)
-        shape[dim] = length
-        found.append(waves.view(codes, *shape).expand(codes, *like.shape[2:]))
-    return torch.cat(found)
+    if epsilon == 0.0:
+        return log_probability.softmax(dim=-1).view(plain_logits.shape)
+    total = log_probability.logsumexp(dim=-1, keepdim=True)
+    total = torch.logaddexp(total, torch.full_like(total, math.log(epsilon)))
+    return (log_probability - total).exp().view(plain_logits.shape)

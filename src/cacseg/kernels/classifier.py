@@ -15,9 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels import cosine, prototypes
+from cacseg.kernels import cosine, power_of_2, prototypes
 from cacseg.kernels.distillation import class_sums
-from cacseg.kernels.launch import launch, power_of_2
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -32,7 +31,7 @@ class Projector(NamedTuple):
 class Saved(NamedTuple):
     """What the backward pass needs of a branch besides its projector."""
 
-    joined: Tensor  # [images, n, 2d]: prototypes and weight
+    concatenated: Tensor  # [images, n, 2d]: prototypes and weight
     hidden: Tensor  # [images, n, hidden]
     rows: Tensor  # [images, n, d]
     inverse_rows: Tensor  # [images, n]
@@ -40,13 +39,24 @@ class Saved(NamedTuple):
 
 
 def _saved(tensors: list[Tensor], scores: Tensor) -> Saved:
-    joined, hidden, rows, inverse_rows = tensors
-    return Saved(joined, hidden, rows, inverse_rows, scores)
+    concatenated, hidden, rows, inverse_rows = tensors
+    return Saved(concatenated, hidden, rows, inverse_rows, scores)
 
 
 @triton.jit
 def _means(
-    parts, counts, weight, joined, shares, n, d, count, count_parts, images, BATCH: tl.constexpr, BLOCK: tl.constexpr
+    parts,
+    counts,
+    weight,
+    concatenated,
+    shares,
+    n,
+    d,
+    count,
+    count_parts,
+    images,
+    BATCH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     """Oracle prototypes (the weight, where absent) beside the weight, [images, n, 2d], and 1 / the number of pixels."""
     k = tl.program_id(0)
@@ -66,14 +76,14 @@ def _means(
             sums += tl.load(here + channel, mask=known, other=0.0)
     share = tl.where(total > 0.0, 1.0 / tl.maximum(total, 1.0), 0.0)
     mean = tl.where(total > 0.0, sums * share, fixed)
-    out = joined + (group * n + k) * 2 * d + channel
-    tl.store(out, mean.to(joined.dtype.element_ty), mask=known)
-    tl.store(out + d, fixed.to(joined.dtype.element_ty), mask=known)
+    out = concatenated + (group * n + k) * 2 * d + channel
+    tl.store(out, mean.to(concatenated.dtype.element_ty), mask=known)
+    tl.store(out + d, fixed.to(concatenated.dtype.element_ty), mask=known)
     tl.store(shares + group * n + k, share)
 
 
 @triton.jit
-def _join(parts, weight, joined, n, d, count, images, BLOCK: tl.constexpr):
+def _join(parts, weight, concatenated, n, d, count, images, BLOCK: tl.constexpr):
     """Context prototypes from their parts, beside the weight: [images, n, 2d]."""
     k = tl.program_id(0)
     image = tl.program_id(1)
@@ -82,10 +92,10 @@ def _join(parts, weight, joined, n, d, count, images, BLOCK: tl.constexpr):
     sums = tl.zeros([BLOCK], tl.float32)
     for part in range(count):
         sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
-    out = joined + (image * n + k) * 2 * d + channel
+    out = concatenated + (image * n + k) * 2 * d + channel
     fixed = tl.load(weight + k * d + channel, mask=known, other=0.0)
-    tl.store(out, sums.to(joined.dtype.element_ty), mask=known)
-    tl.store(out + d, fixed.to(joined.dtype.element_ty), mask=known)
+    tl.store(out, sums.to(concatenated.dtype.element_ty), mask=known)
+    tl.store(out + d, fixed.to(concatenated.dtype.element_ty), mask=known)
 
 
 @triton.jit
@@ -117,7 +127,7 @@ def _rows_gradient(
 @triton.jit
 def _weight_gradient(
     parts, channel_scale, of_context, of_oracle, out, n, d, count, images, oracle_images,
-    DROPPED: tl.constexpr, CONTEXT: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
+    DROPPED: tl.constexpr, ORACLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dC: from the plain scores, and from its place beside the prototypes of both branches [images, n, 2d]."""
     k = tl.program_id(0)
@@ -130,10 +140,8 @@ def _weight_gradient(
             sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
         if DROPPED:
             sums *= tl.load(channel_scale + image * d + channel, mask=known, other=0.0)
-        total += sums
-        if CONTEXT:
-            here = of_context + (image * n + k) * 2 * d + d
-            total += tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
+        here = of_context + (image * n + k) * 2 * d + d
+        total += sums + tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
     if ORACLE:
         for image in range(oracle_images):
             here = of_oracle + (image * n + k) * 2 * d + d
@@ -141,23 +149,23 @@ def _weight_gradient(
     tl.store(out + k * d + channel, total.to(out.dtype.element_ty), mask=known)
 
 
-def _project(projector: Projector, joined: Tensor, residual: bool) -> tuple[Tensor, Tensor]:
-    """The hidden units and the rows; with `residual` the weight, second half of what is joined, is added to these."""
-    flat = joined.flatten(0, 1)
+def _project(projector: Projector, concatenated: Tensor, residual: bool) -> tuple[Tensor, Tensor]:
+    """The hidden units and the rows; with `residual` the weight, second half of `concatenated`, is added to these."""
+    flat = concatenated.flatten(0, 1)
     hidden = torch.mm(flat, projector.first.T).relu_()
     rows = torch.addmm(projector.bias, hidden, projector.second.T)
     if residual:
         rows += flat[:, rows.shape[1] :]
-    return hidden.view(*joined.shape[:2], -1), rows.view(*joined.shape[:2], -1)
+    return hidden.view(*concatenated.shape[:2], -1), rows.view(*concatenated.shape[:2], -1)
 
 
 def _project_backward(projector: Projector, saved: Saved, of_rows: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """The gradient of the joined prototypes and weight [images, n, 2d], and those of the projector."""
+    """The gradient of the concatenated prototypes and weight [images, n, 2d], and those of the projector."""
     flat, hidden = of_rows.flatten(0, 1), saved.hidden.flatten(0, 1)
     of_hidden = torch.ops.aten.threshold_backward(torch.mm(flat, projector.second), hidden, 0.0)
-    of_first = torch.mm(of_hidden.T, saved.joined.flatten(0, 1))
-    of_joined = torch.mm(of_hidden, projector.first)
-    return of_joined.view(saved.joined.shape), [of_first, torch.mm(flat.T, hidden), flat.sum(0)]
+    of_first = torch.mm(of_hidden.T, saved.concatenated.flatten(0, 1))
+    of_concatenated = torch.mm(of_hidden, projector.first)
+    return of_concatenated.view(saved.concatenated.shape), [of_first, torch.mm(flat.T, hidden), flat.sum(0)]
 
 
 def forward(
@@ -170,40 +178,39 @@ def forward(
     labels: Tensor | None,
     scale: float,
     over_batch: bool,
-    residual: bool = False,
+    residual: bool,
+    epsilon: float,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """[plain, context, oracle] scores [b, n, L], and what the backward pass needs.
 
     features [b, d, L]; weight [n, d]; channel_scale [b, d], what dropout multiplies the features with before the plain
     scores; labels [b, L], -1 where they take no part. Without an oracle its scores are left out. With `residual` the
-    weight is added to what the projectors give.
+    weight is added to what the projectors give. `epsilon` is added to what context prototypes are divided by.
     """
     (b, d, _), n = features.shape, weight.shape[0]
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
     plain = product(fixed, features, bias=bias, dtype=features.dtype)
-    of_pixels, totals = prototypes.shares_of(plain)
+    of_pixels, totals = prototypes.shares_of(plain, epsilon)
     parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), wide_range=True)
-    joined = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
+    concatenated = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=weight.device)
     block = power_of_2(d)
-    launch(_join, (n, b), parts, weight, joined, n, d, parts.shape[0], b, BLOCK=block)
+    _join[(n, b)](parts, weight, concatenated, n, d, parts.shape[0], b, BLOCK=block)
     inverse_pixels = cosine.inverse_norms(features)
-    hidden, rows = _project(context, joined, residual)
+    hidden, rows = _project(context, concatenated, residual)
     scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
-    saved = [of_pixels, totals, inverse_pixels, joined, hidden, rows, inverse_rows]
+    saved = [of_pixels, totals, inverse_pixels, concatenated, hidden, rows, inverse_rows]
     outputs = [plain, scores]
     if oracle is not None and labels is not None:
         parts = long_product(labels[:, None], features.transpose(1, 2), one_hot=n)
         counts = class_sums(labels, n)[0]
         groups = 1 if over_batch else b
-        joined = torch.empty(groups, n, 2 * d, dtype=weight.dtype, device=weight.device)
+        concatenated = torch.empty(groups, n, 2 * d, dtype=weight.dtype, device=weight.device)
         shares = torch.empty(groups, n, dtype=torch.float32, device=weight.device)
-        launch(
-            _means,
-            (n, groups),
+        _means[(n, groups)](
             parts,
             counts,
             weight,
-            joined,
+            concatenated,
             shares,
             n,
             d,
@@ -213,10 +220,10 @@ def forward(
             BATCH=over_batch,
             BLOCK=block,
         )
-        hidden, rows = _project(oracle, joined, residual)
+        hidden, rows = _project(oracle, concatenated, residual)
         scores, inverse_rows = cosine.forward(features, rows, inverse_pixels, scale)
         outputs.append(scores)
-        saved += [shares, joined, hidden, rows, inverse_rows]
+        saved += [shares, concatenated, hidden, rows, inverse_rows]
     return outputs, saved
 
 
@@ -232,15 +239,11 @@ def backward(
     saved: list[Tensor],
     scale: float,
     with_bias: bool,
-    residual: bool = False,
-    feature_gradient: float = 1.0,
-    detach_plain: bool = False,
-    detach_weight: bool = False,
+    residual: bool,
 ) -> list[Tensor]:
     """The gradients of features, weight, bias (if there is one), and of the projectors whose scores have a gradient.
 
-    `gradients` are those of the plain, the context and the oracle scores; the last may be None, and the first. Of what
-    comes from the other two, `feature_gradient` reaches the features, and what is detached gets nothing.
+    `gradients` are those of the plain, the context and the oracle scores; the first and the last may be None.
     """
     (b, d, length), n, device = features.shape, weight.shape[0], features.device
     of_plain, of_context, of_oracle = gradients
@@ -264,53 +267,41 @@ def backward(
     scaled = stack[:, n : (1 + len(branches)) * n]
     parts = long_product(scaled, features.transpose(1, 2), wide_range=True)
     block = power_of_2(d)
-    of_projectors, of_joined = [], []
+    of_projectors, of_concatenated = [], []
     for index, (_, projector, branch) in enumerate(branches):
         of_rows = torch.empty_like(branch.rows)
         groups, blocks = branch.rows.shape[0], lengths[index].shape[0]
-        launch(
-        _rows_gradient, (n, groups),
-        parts, lengths[index], branch.rows, of_rows, n, d, parts.shape[0], blocks, b, index * n, scaled.shape[1],
+        _rows_gradient[(n, groups)](
+            parts, lengths[index], branch.rows, of_rows, n, d, parts.shape[0], blocks, b, index * n, scaled.shape[1],
             BATCH=groups < b, BLOCK=block, BLOCK_L=128,
         )  # fmt: skip
         of_both, of_projector = _project_backward(projector, branch, of_rows)
-        if residual and not detach_weight:
+        if residual:
             of_both[..., d:] += of_rows
-        of_joined.append(of_both)
+        of_concatenated.append(of_both)
         of_projectors += of_projector
 
-    of_prototypes = of_joined[0][..., :d]
+    of_prototypes = of_concatenated[0][..., :d]
     shares = stack[:, (1 + len(branches)) * n :]
-    if detach_plain:
-        prototypes.shares(outputs[0], of_pixels, totals, shares)
-        stack[:, :n].zero_() if of_plain is None else stack[:, :n].copy_(of_plain)
-    else:
-        inner = (of_prototypes * saved[3][..., :d]).sum(-1, dtype=torch.float32)
-        of_shares = product(of_prototypes, features, wide_range=True)
-        prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
-        del of_shares
+    inner = (of_prototypes * saved[3][..., :d]).sum(-1, dtype=torch.float32)
+    of_shares = product(of_prototypes, features, wide_range=True)
+    prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], shares)
+    del of_shares
     parts = long_product(stack[:, :n], features.transpose(1, 2), wide_range=True)
     of_weight = torch.empty_like(weight)
-    of_oracle_weight = of_joined[-1] if len(branches) > 1 else None
-    launch(
-        _weight_gradient, (n,),
-        parts, channel_scale, of_joined[0], of_oracle_weight, of_weight, n, d, parts.shape[0], b,
+    of_oracle_weight = of_concatenated[-1] if len(branches) > 1 else None
+    _weight_gradient[(n,)](
+        parts, channel_scale, of_concatenated[0], of_oracle_weight, of_weight, n, d, parts.shape[0], b,
         0 if of_oracle_weight is None else of_oracle_weight.shape[0],
-        DROPPED=channel_scale is not None, CONTEXT=not detach_weight,
-        ORACLE=of_oracle_weight is not None and not detach_weight, BLOCK=block,
+        DROPPED=channel_scale is not None, ORACLE=of_oracle_weight is not None, BLOCK=block,
     )  # fmt: skip
 
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
     left = [*(branch.rows for _, _, branch in branches), of_prototypes]
-    of_means = of_joined[1][..., :d] if len(branches) > 1 else None
-    if feature_gradient != 1.0:
-        left = [one * feature_gradient for one in left]
-        along_rows *= feature_gradient
-        of_means = None if of_means is None else of_means * feature_gradient
     by_label = None
-    if of_means is not None:
+    if len(branches) > 1:
         assert labels is not None
-        by_label = of_means, saved[7], labels
+        by_label = of_concatenated[1][..., :d], saved[7], labels
     of_features = product(
         torch.cat([one.expand(b, -1, -1) for one in (fixed, *left)], dim=1).transpose(1, 2),
         stack,

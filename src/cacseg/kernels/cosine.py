@@ -7,15 +7,13 @@ dA = G F^T - A * sum_pixels(dS S) / |A|^2
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch
-from cacseg.kernels.matmul import long_product, product
+from cacseg.kernels import cdiv
+from cacseg.kernels.matmul import product
 
 # Below this length a vector counts as zero and gives cosine 0 with gradient 0.
 ZERO_NORM = tl.constexpr(1e-12)
@@ -79,7 +77,7 @@ def inverse_norms(values: Tensor) -> Tensor:
     out = torch.empty(b, length, dtype=torch.float32, device=values.device)
     block = 64
     grid = (cdiv(length, block), b)
-    launch(_inverse_norms, grid, values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
+    _inverse_norms[grid](values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
     return out
 
 
@@ -95,15 +93,6 @@ def forward(features: Tensor, rows: Tensor, inverse_pixels: Tensor, scale: float
         column_scale=inverse_pixels,
     )
     return scores, inverse_rows
-
-
-class Branch(NamedTuple):
-    """What the backward pass needs of one product."""
-
-    gradient: Tensor  # [b, m, L]
-    rows: Tensor  # [1 or b, m, d]
-    scores: Tensor  # [b, m, L]
-    inverse_rows: Tensor  # [1 or b, m]
 
 
 def scale_gradient(
@@ -122,41 +111,9 @@ def scale_gradient(
     block = 128
     grid = (cdiv(length, block), b)
     of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=scores.device)
-    launch(
-        _scale_gradient, grid,
+    _scale_gradient[grid](
         gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
         m, length, scale, m * (inverse_rows.shape[0] > 1), *gradient.stride(), *scores.stride(), scaled.stride(0),
         ADD=add, BLOCK_M=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return of_rows
-
-
-def backward(
-    features: Tensor, inverse_pixels: Tensor, branches: list[Branch], scale: float
-) -> tuple[Tensor, list[Tensor]]:
-    """The gradients of the features (in their dtype and memory format) and of each branch's rows (float32).
-
-    The branches are stacked, so that their gradients cost two products together.
-    """
-    (b, _, length), device = features.shape, features.device
-    # float16 cannot hold what is divided by a length.
-    dtype = features.dtype if features.dtype == torch.bfloat16 else torch.float32
-    sizes = [branch.rows.shape[1] for branch in branches]
-    scaled = torch.empty(b, sum(sizes), length, dtype=dtype, device=device)
-    of_pixels = torch.empty(b, length, dtype=torch.float32, device=device)
-    lengths = []
-    for index, (gradient, _, scores, inverse_rows) in enumerate(branches):
-        into = scaled[:, sum(sizes[:index]) : sum(sizes[: index + 1])]
-        parts = scale_gradient(gradient, scores, inverse_pixels, inverse_rows, into, of_pixels, scale, index > 0)
-        lengths.append(parts.sum(0))
-    stacked = branches[0].rows
-    if len(branches) > 1:
-        stacked = torch.cat([branch.rows.expand(b, -1, -1) for branch in branches], dim=1)
-    of_features = product(stacked.transpose(1, 2), scaled, out=torch.empty_like(features), minus=(features, of_pixels))
-    parts = long_product(scaled, features.transpose(1, 2), wide_range=True).sum(0).split(sizes, dim=1)
-    of_all_rows = []
-    for branch, part, of_rows in zip(branches, parts, lengths, strict=True):
-        if branch.rows.shape[0] == 1 and b > 1:
-            part, of_rows = part.sum(0, keepdim=True), of_rows.sum(0, keepdim=True)
-        of_all_rows.append(torch.addcmul(part, branch.rows.float(), of_rows[..., None], value=-1.0))
-    return of_features, of_all_rows

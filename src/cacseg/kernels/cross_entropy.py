@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch, power_of_2
+from cacseg.kernels import cdiv, power_of_2
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LOG_2 = tl.constexpr(0.6931471805599453)
@@ -286,8 +286,7 @@ def forward(
     losses = torch.empty(count, dtype=torch.float32, device=device)
     shares = torch.empty_like(losses)
     lse = torch.empty(count, b, height, width, dtype=torch.float32, device=device)
-    launch(
-        _forward, grid,
+    _forward[grid](
         *_three(logits), labels, weight, mean_weight(weight, smoothing, labels), lse, partial,
         rows.start, rows.share, columns.low, columns.share,
         b, n, h, w, height, width, ignore_index, smoothing, *logits[0].stride(), *labels.stride(),
@@ -296,7 +295,7 @@ def forward(
         num_warps=max(1, block // 32),
     )  # fmt: skip
     flags = sum(1 << index for index, flag in enumerate(count_all) if flag)
-    launch(_finish, (count,), partial, losses, shares, programs, labels.numel(), flags, BLOCK=1024, num_warps=8)
+    _finish[(count,)](partial, losses, shares, programs, labels.numel(), flags, BLOCK=1024, num_warps=8)
     return losses, shares, lse
 
 
@@ -323,8 +322,7 @@ def backward(
         cdiv(h, choice["ROWS"]),
         b * count,
     )
-    launch(
-        _backward, grid,
+    _backward[grid](
         *_three(logits), *_three(of_losses), labels, weight, mean_weight(weight, smoothing, labels), lse, shares,
         gradient, rows.start, rows.share, columns.start, columns.share,
         b, n, h, w, *labels.shape[1:], smoothing, columns.per_cell,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch, power_of_2
+from cacseg.kernels import cdiv, power_of_2
 
 
 # Strides of 1 stay unknown: then a thread owns a pixel, and sums over classes stay within it.
@@ -104,7 +104,7 @@ def _class_sums(
 @triton.jit
 def _average(
     sums, loss, coefficients, parts, b, n,
-    BY_CLASS: tl.constexpr, BATCH: tl.constexpr, PRESENT: tl.constexpr, BLOCK: tl.constexpr,
+    BY_CLASS: tl.constexpr, BATCH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The loss from the sums [3, parts, b, n], and what pixels' weights are multiplied with in the gradient, [b, n]."""
     k = tl.arange(0, BLOCK)
@@ -124,9 +124,7 @@ def _average(
                 weight += tl.load(here + parts * b * n, mask=known, other=0.0)
                 cost += tl.load(here + 2 * parts * b * n, mask=known, other=0.0)
         if BY_CLASS:
-            classes = n * 1.0
-            if PRESENT:
-                classes = tl.sum((count > 0).to(tl.float32))
+            classes = tl.sum((count > 0).to(tl.float32))
         else:
             classes = 1.0
             weight = tl.sum(weight) + tl.zeros([BLOCK], tl.float32)
@@ -177,8 +175,7 @@ def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tenso
     span = max(1024, cdiv(length, 32))
     grid = (cdiv(n, 16), cdiv(length, span), b)
     parts = torch.empty(1 if cost is None else 3, grid[1], b, n, dtype=torch.float32, device=labels.device)
-    launch(
-        _class_sums, grid,
+    _class_sums[grid](
         labels, cost, weight, parts, n, length, span,
         WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128, num_warps=4,
     )  # fmt: skip
@@ -193,24 +190,21 @@ def forward(
     by_entropy: bool,
     by_class: bool,
     over_batch: bool,
-    present_only: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The loss, its coefficients [b, n], and cost, entropy and both logsumexps of each pixel [4, b, L]."""
     b, n, length = context.shape
     values = torch.empty(4, b, length, dtype=torch.float32, device=context.device)
     block = 128
-    launch(
-        _pixels, (cdiv(length, block), b),
+    _pixels[(cdiv(length, block), b)](
         context, oracle, labels, values, n, length, b * length, soft, *context.stride(), *oracle.stride(),
         BLOCK_N=8, BLOCK=block, num_warps=4,
     )  # fmt: skip
     sums = class_sums(labels, n, values[0], values[1] if by_entropy else None)
     loss = torch.empty((), dtype=torch.float32, device=context.device)
     coefficients = torch.empty(b, n, dtype=torch.float32, device=context.device)
-    launch(
-        _average, (1,),
+    _average[(1,)](
         sums, loss, coefficients, sums.shape[1], b, n,
-        BY_CLASS=by_class, BATCH=over_batch, PRESENT=present_only, BLOCK=power_of_2(n),
+        BY_CLASS=by_class, BATCH=over_batch, BLOCK=power_of_2(n),
     )  # fmt: skip
     return loss, coefficients, values
 
@@ -228,8 +222,7 @@ def backward(
     """The gradient of the context logits, in their dtype."""
     b, n, length = context.shape
     gradient = torch.empty_like(context)
-    launch(
-        _backward, (cdiv(length, 128), cdiv(n, 16), b),
+    _backward[(cdiv(length, 128), cdiv(n, 16), b)](
         of_loss, context, oracle, labels, values, coefficients, gradient, n, length, b * length, soft,
         *context.stride(), *oracle.stride(), *gradient.stride(),
         WEIGHTED=by_entropy, BLOCK_N=16, BLOCK=128, num_warps=4,

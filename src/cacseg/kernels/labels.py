@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch
+from cacseg.kernels import cdiv
 
 
 @triton.jit
@@ -26,9 +26,7 @@ def fit(labels: Tensor, rows: Tensor, columns: Tensor, num_classes: int, ignore_
     """labels[:, rows][:, :, columns], -1 wherever they take no part."""
     b, h, w = labels.shape[0], rows.shape[0], columns.shape[0]
     out = torch.empty(b, h, w, dtype=torch.int64, device=labels.device)
-    launch(
-        _fit,
-        (cdiv(h * w, 1024), b),
+    _fit[(cdiv(h * w, 1024), b)](
         labels,
         rows,
         columns,

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch
+from cacseg.kernels import cdiv
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
@@ -155,8 +155,7 @@ def product(
     other, factor = minus if minus is not None else (out[0], None)
     table, share, labels = by_label if by_label is not None else (None, None, None)
     own = 0 if table is None or table.shape[0] == 1 else 1
-    launch(
-        _product, grid,
+    _product[grid](
         left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, share, labels,
         m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
         0 if table is None else own * table.stride(0), 0 if table is None else table.stride(1),

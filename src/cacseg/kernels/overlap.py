@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from cacseg.kernels.launch import cdiv, launch, power_of_2
+from cacseg.kernels import cdiv, power_of_2
 
 BLOCK = 128  # pixels at once
 SPAN = 1024  # pixels whose sums a program leaves
@@ -150,21 +150,19 @@ def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     b, n, length = logits.shape
     powers = torch.empty(2, b, length, dtype=torch.float32, device=logits.device)
-    launch(
-        _normalise, (cdiv(length, BLOCK), b),
+    _normalise[(cdiv(length, BLOCK), b)](
         logits, labels, powers, n, length, b * length, *logits.stride(),
         BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     spans = cdiv(length, SPAN)  # which may be more than a device takes as a second dimension
     parts = torch.empty(3, spans * b, n, dtype=torch.float32, device=logits.device)
-    launch(
-        _sums, (spans * cdiv(n, 8), b),
+    _sums[(spans * cdiv(n, 8), b)](
         logits, labels, powers, parts, n, length, b * length, SPAN, *logits.stride(),
         BLOCK_N=8, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     loss = torch.empty((), dtype=torch.float32, device=logits.device)
     of_sums = torch.empty(2, n, dtype=torch.float32, device=logits.device)
-    launch(_loss, (1,), parts.sum(dim=1), loss, of_sums, n, BLOCK=power_of_2(n))
+    _loss[(1,)](parts.sum(dim=1), loss, of_sums, n, BLOCK=power_of_2(n))
     return loss, of_sums, powers
 
 
@@ -172,8 +170,7 @@ def backward(of_loss: Tensor, logits: Tensor, labels: Tensor, of_sums: Tensor, p
     """The gradient of the logits, in their dtype."""
     b, n, length = logits.shape
     gradient = torch.empty_like(logits)
-    launch(
-        _backward, (cdiv(length, BLOCK), b),
+    _backward[(cdiv(length, BLOCK), b)](
         of_loss, of_sums, logits, labels, powers, gradient, n, length, b * length, *logits.stride(), *gradient.stride(),
         BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip

@@ -7,16 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cacseg._version import __version__
-from cacseg.presets import Preset, get_preset
+from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
 
 FORMAT = "cacseg model 1"
-# Of the fields of a preset those that are the classifier's, by their names there; zero_start is for new weights alone.
-OF_CLASSIFIER = {
-    "oracle_scope": ("oracle_scope",),
-    "label_sampling": ("label_sampling",),
-    "design": ("context_design", "oracle_design"),
-    "zero_start": (),
-}
 
 
 def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> dict[str, str]:
@@ -39,7 +32,7 @@ def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the name of a preset stands for as a file is written; None where there is none, as in a plain model."""
     if arguments.get("classifier", "plain") == "plain":
         return None
-    return get_preset(arguments["preset"])._asdict()
+    return fill_preset(arguments["preset"])._asdict()
 
 
 def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
@@ -52,14 +45,14 @@ def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
         return dict(arguments)
     if not isinstance(values, Mapping) or not set(values) <= set(Preset._fields):
         raise ValueError(f"its preset has values that this version ({__version__}) does not know: {values}.")
-    today = get_preset(arguments["preset"])._asdict()
+    today = fill_preset(arguments["preset"])._asdict()
     of_classifier, of_loss = (dict(arguments.get(f"{one}_arguments", {})) for one in ("classifier", "loss"))
-    for field, value in {**Preset._field_defaults, **values}.items():
-        if value != today[field]:
-            group = of_classifier if field in OF_CLASSIFIER else of_loss
-            for name in OF_CLASSIFIER.get(field, (field,)):
-                group.setdefault(name, value)
-    return {**arguments, "classifier_arguments": of_classifier, "loss_arguments": of_loss}
+    kept = dict(arguments)
+    for field, value in values.items():
+        if value != today[field] and field != "zero_start":  # which is for new weights alone
+            group = kept if field in MODEL_FIELDS else of_classifier if field in CLASSIFIER_FIELDS else of_loss
+            group.setdefault(field, value)
+    return {**kept, "classifier_arguments": of_classifier, "loss_arguments": of_loss}
 
 
 def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:

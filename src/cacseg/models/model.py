@@ -116,12 +116,12 @@ class SegmentationModel(nn.Module):
         self.palette: Sequence[Sequence[int]] | None = None  # red, green, blue of each class, 0 to 255
 
     @property
-    def own_answer(self) -> str:
-        """Which of its `answers` the model gives when it is simply called."""
+    def default_output(self) -> str:
+        """Which of its `all_logits` the model gives when it is simply called."""
         classifier = self.classifier
         if not isinstance(classifier, ContextAwareClassifier) or classifier.context_design == "none":
             return "plain"
-        return classifier.answer
+        return "context"
 
     @property
     def needs_auxiliary(self) -> bool:
@@ -141,9 +141,9 @@ class SegmentationModel(nn.Module):
         """
         if labels is not None:
             return self.loss(images, labels)
-        return self.spread(self.classifier(self.features(images)), images.shape[2:])
+        return self.upsample_logits(self.classifier(self.features(images)), images.shape[2:])
 
-    def spread(self, logits: Float[Tensor, "b n h w"], size: Sequence[int]) -> Float[Tensor, "b n H W"]:
+    def upsample_logits(self, logits: Float[Tensor, "b n h w"], size: Sequence[int]) -> Float[Tensor, "b n H W"]:
         """Logits of the features' size at that of their images."""
         if self.stride is None:
             return resize(logits, size)
@@ -154,44 +154,40 @@ class SegmentationModel(nn.Module):
         """The logits of the fixed classifier."""
         features = self.features(images)
         if isinstance(self.classifier, ContextAwareClassifier):
-            return self.spread(self.classifier.plain_logits(features), images.shape[2:])
-        return self.spread(self.classifier(features), images.shape[2:])
+            return self.upsample_logits(self.classifier.plain_logits(features), images.shape[2:])
+        return self.upsample_logits(self.classifier(features), images.shape[2:])
 
     def oracle(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the classifier that knows the labels, the paper's upper bound."""
         if not isinstance(self.classifier, ContextAwareClassifier):
             raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
-        labels = self.cover(labels, images, self.stride)
-        return self.spread(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
+        labels = self.pad_labels(labels, images, self.stride)
+        return self.upsample_logits(self.classifier.oracle_logits(self.features(images), labels), images.shape[2:])
 
-    def answers(
+    def all_logits(
         self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b _ _"] | None = None
     ) -> dict[str, Float[Tensor, "b n h w"]]:
-        """The logits of every classifier that the model has, from one pass, at the size of the features (see `spread`).
+        """The logits of every classifier that the model has, from one pass, at the size of the features (see `upsample_logits`).
 
-        "plain"; "context" and the "mean" of both probabilities where the classifier adapts, and "context_alone" where
-        it has a bias of `presence`: without it; and with labels, of any resolution, "oracle", from each image's own
-        prototypes. The model's own is named by `own_answer`.
+        "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
+        resolution, "oracle", from each image's own prototypes. `default_output` names the model's own.
         """
         features = self.features(images)
         classifier = self.classifier
         if not isinstance(classifier, ContextAwareClassifier):
             return {"plain": classifier(features)}
-        plain, alone = classifier.both_without_presence(features)
+        plain, context = classifier.both_logits(features)
         found = {"plain": plain}
         if classifier.context_design != "none":
-            context = classifier.add_presence(alone, features)
             found |= {"context": context, "mean": functional.mean_logits(plain, context)}
-        if classifier.presence_head is not None:
-            found["context_alone"] = alone
         if labels is not None and classifier.oracle_design != "none":
-            found["oracle"] = classifier.oracle_logits(features, self.cover(labels, images, self.stride))
+            found["oracle"] = classifier.oracle_logits(features, self.pad_labels(labels, images, self.stride))
         return found
 
     def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
         """The named terms, before their weights, and "total", their weighted sum."""
         features, auxiliary = self._decode(images, with_auxiliary=True)
-        covered = self.cover(labels, images, self.stride)
+        covered = self.pad_labels(labels, images, self.stride)
         if isinstance(self.classifier, ContextAwareClassifier):
             assert self.criterion is not None
             losses = self.criterion(self.classifier(features, covered), covered)
@@ -200,7 +196,7 @@ class SegmentationModel(nn.Module):
             check_labels(covered, features, self.num_classes, self.ignore_index)
             losses, total = self._plain_losses(self.classifier, features, covered)
         if auxiliary is not None:
-            losses["auxiliary"] = self._cross_entropy(auxiliary, self.cover(labels, images, self.auxiliary_stride))
+            losses["auxiliary"] = self._cross_entropy(auxiliary, self.pad_labels(labels, images, self.auxiliary_stride))
             total = total + self.auxiliary_weight * losses["auxiliary"]
         return {**losses, "total": total}
 
@@ -236,7 +232,7 @@ class SegmentationModel(nn.Module):
             auxiliary = cut_to_stride(auxiliary, size, self.auxiliary_stride)
         return features if self.stride is None else cut_to_stride(features, size, self.stride), auxiliary
 
-    def cover(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
+    def pad_labels(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
         """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image.
 
         As where crops are padded, these pixels count in averages over all pixels.

@@ -31,7 +31,7 @@ from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationMode
 from cacseg.models.ocrnet import OCRNet
 from cacseg.models.upernet import UPerNet
 from cacseg.models.weights import Preprocessing, described_preprocessing, load_backbone_weights
-from cacseg.presets import DEFAULT, PresetName, fill, get_preset
+from cacseg.presets import DEFAULT, PresetName, fill_preset, or_default
 
 CHANNELS = 512  # d, of every head's features
 AUXILIARY_CHANNELS = 256
@@ -117,7 +117,7 @@ def create_model(
             metadata may state the padding, mean and std that go with them.
         auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
             without the head.
-        preset: "tuned", "centred", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
+        preset: "tuned", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
         overlap_weight: of a soft-Jaccard loss, `cacseg.overlap_loss`; None is the preset's, and 0 with a plain
             classifier.
         ignore_index: the label that takes no part.
@@ -144,13 +144,13 @@ def create_model(
     architecture = find_architecture(name, backbone)
     check_flags(pretrained=pretrained, auxiliary=auxiliary, pad_to_stride=pad_to_stride)
     integers = {"num_classes": num_classes, "in_channels": in_channels, "ignore_index": ignore_index}
-    for key, value in {**integers, "output_stride": fill(output_stride, architecture.output_stride)}.items():
+    for key, value in {**integers, "output_stride": or_default(output_stride, architecture.output_stride)}.items():
         check_integer(key, value, scalars=True)
     for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
-        check_numbers(key, fill(values, ()))
+        check_numbers(key, or_default(values, ()))
     check_number("auxiliary_weight", auxiliary_weight, scalars=True)
-    check_number("overlap_weight", fill(overlap_weight, 0.0), scalars=True)
-    check_number("drop_path", fill(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
+    check_number("overlap_weight", or_default(overlap_weight, 0.0), scalars=True)
+    check_number("drop_path", or_default(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
     _check(architecture, num_classes, classifier, auxiliary, preset, dropout, label_smoothing, std)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
         raise ValueError(
@@ -176,18 +176,18 @@ def create_model(
         "ignore_index": int(ignore_index),
         "class_weights": _one_each("class_weights", class_weights, num_classes, "classes"),
         "label_smoothing": float(label_smoothing),
-        "dropout": float(fill(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
-        "output_stride": fill(output_stride, architecture.output_stride),
-        "drop_path": float(fill(drop_path, architecture.drop_path)),
-        "padding": fill(padding, stated.padding or ""),
+        "dropout": float(or_default(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
+        "output_stride": or_default(output_stride, architecture.output_stride),
+        "drop_path": float(or_default(drop_path, architecture.drop_path)),
+        "padding": or_default(padding, stated.padding or ""),
         "pad_to_stride": pad_to_stride,
-        "mean": fill(chosen_mean, timm_mean),
-        "std": fill(chosen_std, timm_std),
+        "mean": or_default(chosen_mean, timm_mean),
+        "std": or_default(chosen_std, timm_std),
         "classifier_arguments": dict(classifier_arguments or {}),
         "loss_arguments": dict(loss_arguments or {}),
     }
     if architecture.head == "deeplabv3plus":
-        arguments["dilations"] = check_dilations(fill(dilations, DILATIONS))
+        arguments["dilations"] = check_dilations(or_default(dilations, DILATIONS))
     elif dilations is not None:
         raise ValueError(f"dilations belong to DeepLabV3+; got {dilations} with {architecture.head}. Leave them out.")
     blocks = choose_blocks(dilated_blocks, architecture.backbone, arguments["output_stride"])
@@ -235,10 +235,11 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         fixed = {"dropout": dropout, "preset": preset, "ignore_index": arguments["ignore_index"]}
         further = _further("classifier_arguments", arguments["classifier_arguments"], ContextAwareClassifier, fixed)
         last = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **further)
-        fixed = {"preset": preset, **shared}
+        fixed = {**shared}
         if arguments["overlap_weight"] is not None:
             fixed["overlap_weight"] = arguments["overlap_weight"]
-        criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, fixed))
+        taken = {**fixed, "preset": preset}
+        criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, taken))
     initialise_classifier(last)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1
     # The model cuts features and answers instead; but OCRNet gathers over its maps, where padding has no place.
@@ -255,7 +256,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         auxiliary_weight=arguments["auxiliary_weight"],
         stride=backbone.strides[min(levels)] if pads else None,
         auxiliary_stride=backbone.strides[second_level] if pads else None,
-        overlap_weight=fill(arguments["overlap_weight"], 0.0),
+        overlap_weight=or_default(arguments["overlap_weight"], 0.0),
         **shared,
     )
     model.arguments = arguments
@@ -274,7 +275,7 @@ def _check(
 ) -> None:
     """What both kinds of classifier ask of the arguments."""
     check_choice("classifier", classifier, ("context", "plain"))
-    get_preset(preset)
+    fill_preset(preset)
     check_label_smoothing(label_smoothing)
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background counts as a class.")

@@ -6,35 +6,25 @@ them to float32); everything that sums over pixels accumulates in float32 in bot
 the same inputs and are differentiable once.
 """
 
+from cacseg.functional import context_prototypes, oracle_prototypes
 from cacseg.ops.classifier import context_aware_logits
 from cacseg.ops.cross_entropy import upsampled_cross_entropies, upsampled_cross_entropy
-from cacseg.ops.distillation import (
-    classwise_distillation,
-    classwise_entropy_distillation,
-    entropy_distillation,
-    vanilla_distillation,
-)
+from cacseg.ops.distillation import distillation
 from cacseg.ops.labels import fit_labels
-from cacseg.ops.logits import cosine_logits, cosine_logits_of_both, dot_logits, inverse_norms, plain_logits
-from cacseg.ops.overlap import overlap_loss, upsampled_overlap_loss
-from cacseg.ops.prototypes import context_prototypes, oracle_prototypes
+from cacseg.ops.logits import cosine_logits, cosine_logits_of_all, dot_logits, plain_logits
+from cacseg.ops.overlap import overlap_loss
 
 __all__ = [
-    "classwise_distillation",
-    "classwise_entropy_distillation",
     "context_aware_logits",
     "context_prototypes",
     "cosine_logits",
-    "cosine_logits_of_both",
+    "cosine_logits_of_all",
+    "distillation",
     "dot_logits",
-    "entropy_distillation",
     "fit_labels",
-    "inverse_norms",
     "oracle_prototypes",
     "overlap_loss",
     "plain_logits",
     "upsampled_cross_entropies",
     "upsampled_cross_entropy",
-    "upsampled_overlap_loss",
-    "vanilla_distillation",
 ]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal
@@ -79,46 +78,3 @@ def use_triton(impl: str, values: Tensor, *, dense: bool = True) -> bool:
 def kernels(name: str) -> Any:
     """A module of `cacseg.kernels`, imported when a tensor needs it: triton is not everywhere."""
     return import_module(f"cacseg.kernels.{name}")
-
-
-def with_gradient(
-    operator: Any,
-    implementation: Callable[..., Any],
-    setup_context: Callable[..., None],
-    backward: Callable[..., tuple[Any, ...]],
-    backward_operator: Any,
-    backward_implementation: Callable[..., Any],
-) -> Callable[..., Any]:
-    """Registers the gradient of an operator; returns what to call: the operator where torch traces, else the same
-    computation without the dispatcher, which costs the host three times less.
-
-    `backward(run, ctx, *gradients)` calls `run`, the backward operator or its implementation.
-    """
-    operator.register_autograd(partial(backward, backward_operator), setup_context=setup_context)
-
-    def refuse(ctx: Any, *gradients: Any) -> None:
-        raise NotImplementedError(
-            f"{operator._qualname} is differentiable once; for second derivatives use cacseg.functional."
-        )
-
-    backward_operator.register_autograd(refuse)
-
-    class Direct(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:  # with a setup_context of its own, torch would ask for signatures
-            result = implementation(*inputs)
-            result = tuple(result) if isinstance(result, list) else result
-            setup_context(ctx, inputs, result)
-            return result
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            # With create_graph=True the operator runs, which refuses to be differentiated again.
-            run = backward_operator if torch.is_grad_enabled() else backward_implementation
-            return backward(run, ctx, *gradients)
-
-    def call(*inputs: Any) -> Any:
-        traced = torch.compiler.is_compiling() or type(inputs[0]) not in (Tensor, torch.nn.Parameter)
-        return operator(*inputs) if traced else Direct.apply(*inputs)
-
-    return call

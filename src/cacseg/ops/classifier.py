@@ -29,9 +29,7 @@ def context_aware_logits(
     over_batch: bool = False,
     dropout: float = 0.0,
     residual: bool = False,
-    feature_gradient: float = 1.0,
-    detach_plain: bool = False,
-    detach_weight: bool = False,
+    prototype_epsilon: float = 0.0,
     impl: Implementation = "auto",
 ) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """Plain, context and oracle logits at once: Eqs. (1) to (6) with A = theta([P, C]). None where no kernel can run.
@@ -39,8 +37,8 @@ def context_aware_logits(
     The same numbers as `plain_logits`, `context_prototypes`, `oracle_prototypes`, theta and `cosine_logits` one after
     the other, with a third of the launches and one gradient of the features. Labels have the features' size, -1 where
     they take no part; without labels or an oracle projector there are no oracle logits. `dropout` drops channels on
-    the way to the plain logits. With `residual` A = theta([P, C]) + C. Of the gradient of the context and the oracle
-    logits, `feature_gradient` reaches the features, and none of it what is detached.
+    the way to the plain logits. With `residual` A = theta([P, C]) + C. `prototype_epsilon` is that of
+    `functional.context_prototypes`.
     """
     if not use_triton(impl, features):
         return None
@@ -63,8 +61,6 @@ def context_aware_logits(
             scale,
             over_batch,
             residual,
-            feature_gradient,
-            detach_plain,
-            detach_weight,
+            prototype_epsilon,
         )
     return plain, context, rest[0] if oracle_projector is not None else None

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from cacseg.functional._precision import exact_products
-from cacseg.ops._choice import kernels, with_gradient
+from cacseg.ops._choice import kernels
+from cacseg.ops._operators import make_operator
 
 SCORES = 2  # without an oracle: plain and context; the rest of the list is for the backward pass
 
 
-def _fused_classifier(
+def _forward(
     features: Tensor,
     weight: Tensor,
     bias: Optional[Tensor],  # noqa: UP045
@@ -28,14 +29,11 @@ def _fused_classifier(
     scale: float,
     over_batch: bool,
     residual: bool,
-    feature_gradient: float,
-    detach_plain: bool,
-    detach_weight: bool,
+    epsilon: float,
 ) -> list[Tensor]:
     """Plain, context and (with an oracle's projector and labels) oracle scores [b, n, *spatial], then what is saved.
 
-    labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch. The last
-    three say what of the gradient of the context and oracle scores gets through (`kernels.classifier.backward`).
+    labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch.
     """
     module = kernels("classifier")
     # The projectors too: TF32 would switch units near zero on or off, and n rows cost nothing.
@@ -51,15 +49,12 @@ def _fused_classifier(
             scale,
             over_batch,
             residual,
+            epsilon,
         )
     return [one.view(*one.shape[:2], *features.shape[2:]) for one in outputs] + saved
 
 
-fused_classifier_operator = torch.library.custom_op("cacseg::fused_classifier", mutates_args=())(_fused_classifier)
-
-
-@fused_classifier_operator.register_fake
-def _(
+def _fake(
     features: Tensor,
     weight: Tensor,
     bias: Optional[Tensor],  # noqa: UP045
@@ -73,10 +68,7 @@ def _(
     labels: Optional[Tensor],  # noqa: UP045
     scale: float,
     over_batch: bool,
-    residual: bool,
-    feature_gradient: float,
-    detach_plain: bool,
-    detach_weight: bool,
+    *options: Any,
 ) -> list[Tensor]:
     (b, d), (n, hidden) = features.shape[:2], (weight.shape[0], context_first.shape[0])
     length = features[0, 0].numel()
@@ -96,7 +88,7 @@ def _(
     return scores + saved
 
 
-def _fused_classifier_backward(
+def _backward(
     gradients: list[Optional[Tensor]],  # noqa: UP045
     features: Tensor,
     weight: Tensor,
@@ -108,9 +100,6 @@ def _fused_classifier_backward(
     scale: float,
     with_bias: bool,
     residual: bool,
-    feature_gradient: float,
-    detach_plain: bool,
-    detach_weight: bool,
 ) -> list[Tensor]:
     """The gradients of features, weight, bias, and of the projectors whose scores have one, in that order."""
     module = kernels("classifier")
@@ -131,20 +120,11 @@ def _fused_classifier_backward(
             scale,
             with_bias,
             residual,
-            feature_gradient,
-            detach_plain,
-            detach_weight,
         )
     return [of_features.view(features.shape), *(one.to(weight.dtype) for one in rest)]
 
 
-fused_classifier_backward_operator = torch.library.custom_op("cacseg::fused_classifier_backward", mutates_args=())(
-    _fused_classifier_backward
-)
-
-
-@fused_classifier_backward_operator.register_fake
-def _(
+def _fake_backward(
     gradients: list[Optional[Tensor]],  # noqa: UP045
     features: Tensor,
     weight: Tensor,
@@ -156,9 +136,6 @@ def _(
     scale: float,
     with_bias: bool,
     residual: bool,
-    feature_gradient: float,
-    detach_plain: bool,
-    detach_weight: bool,
 ) -> list[Tensor]:
     used = projectors[:3] if gradients[2] is None else projectors
     of_features = torch.empty_like(features.flatten(2)).view(features.shape)
@@ -166,16 +143,15 @@ def _(
     return [of_features, torch.empty_like(weight), *of_bias, *(torch.empty_like(one) for one in used)]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _ = inputs[:-4]
-    ctx.options = inputs[-4:]
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _, ctx.residual, _ = inputs
     ctx.with_bias = bias is not None
     ctx.with_oracle = projectors[3] is not None and labels is not None
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(features, weight, channel_scale, labels, *projectors[: 6 if ctx.with_oracle else 3], *output)
 
 
-def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
+def _gradients(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     if len(gradients) == 1 and not isinstance(gradients[0], Tensor):  # the operator's list arrives as one
         gradients = tuple(gradients[0])
     features, weight, channel_scale, labels, *rest = ctx.saved_tensors
@@ -184,7 +160,7 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
     of_plain, of_context, *of_oracle = gradients[:count]
     of_scores = [of_plain, of_context, of_oracle[0] if of_oracle else None]
     if all(one is None for one in of_scores):
-        return (None,) * 17
+        return (None,) * 15
     if of_context is None:
         of_scores[1] = torch.zeros_like(rest[1])
     of_features, of_weight, *others = run(
@@ -198,17 +174,12 @@ def _backward(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:
         rest[count:],
         ctx.scale,
         ctx.with_bias,
-        *ctx.options,
+        ctx.residual,
     )
     of_bias = others.pop(0) if ctx.with_bias else None
-    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), *[None] * 7
+    return of_features, of_weight, of_bias, None, *others, *[None] * (6 - len(others)), *[None] * 5
 
 
-fused_classifier = with_gradient(
-    fused_classifier_operator,
-    _fused_classifier,
-    _setup_context,
-    _backward,
-    fused_classifier_backward_operator,
-    _fused_classifier_backward,
+fused_classifier = make_operator(
+    "fused_classifier", _forward, _fake, _backward, _fake_backward, save=_save, gradients=_gradients
 )

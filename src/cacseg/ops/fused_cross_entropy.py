@@ -7,11 +7,12 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
-from cacseg.ops._choice import kernels, with_gradient
+from cacseg.ops._choice import kernels
+from cacseg.ops._operators import make_operator
 from cacseg.ops.interpolation import cells
 
 
-def _fused_cross_entropy(
+def _forward(
     first: Tensor,
     second: Optional[Tensor],  # noqa: UP045
     third: Optional[Tensor],  # noqa: UP045
@@ -31,13 +32,7 @@ def _fused_cross_entropy(
     return module.forward(logits, labels, weight, *axes, ignore_index, label_smoothing, count_ignored)
 
 
-fused_cross_entropy_operator = torch.library.custom_op("cacseg::fused_cross_entropy", mutates_args=())(
-    _fused_cross_entropy
-)
-
-
-@fused_cross_entropy_operator.register_fake
-def _(
+def _fake(
     first: Tensor,
     second: Optional[Tensor],  # noqa: UP045
     third: Optional[Tensor],  # noqa: UP045
@@ -52,7 +47,7 @@ def _(
     return losses, torch.empty_like(losses), first.new_empty(len(align_corners), *labels.shape, dtype=torch.float32)
 
 
-def _fused_cross_entropy_backward(
+def _backward(
     of_losses: Tensor,
     logits: list[Tensor],
     labels: Tensor,
@@ -69,22 +64,7 @@ def _fused_cross_entropy_backward(
     return module.backward(parts, _alike(logits), labels, weight, shares, lse, *axes, label_smoothing)
 
 
-fused_cross_entropy_backward_operator = torch.library.custom_op(
-    "cacseg::fused_cross_entropy_backward", mutates_args=()
-)(_fused_cross_entropy_backward)
-
-
-@fused_cross_entropy_backward_operator.register_fake
-def _(
-    of_losses: Tensor,
-    logits: list[Tensor],
-    labels: Tensor,
-    weight: Optional[Tensor],  # noqa: UP045
-    shares: Tensor,
-    lse: Tensor,
-    label_smoothing: float,
-    align_corners: list[bool],
-) -> Tensor:
+def _fake_backward(of_losses: Tensor, logits: list[Tensor], *others: Any) -> Tensor:
     if len(logits) == 1:
         return torch.empty_like(logits[0])[None]
     return logits[0].new_empty(len(logits), *logits[0].shape)
@@ -102,13 +82,13 @@ def _axes(module: Any, logits: Tensor, labels: Tensor, align_corners: list[bool]
     return [module.Axis(*cells(source, output, tuple(align_corners), logits.device)) for source, output in sizes]
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     *logits, labels, weight, _, ctx.label_smoothing, ctx.align_corners, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(labels, weight, *output[1:], *(one for one in logits if one is not None))
 
 
-def _backward(run: Any, ctx: Any, of_losses: Any, *others: Any) -> tuple[Any, ...]:
+def _gradients(run: Any, ctx: Any, of_losses: Any, *others: Any) -> tuple[Any, ...]:
     if of_losses is None:
         return (None,) * 9
     labels, weight, shares, lse, *logits = ctx.saved_tensors
@@ -116,11 +96,6 @@ def _backward(run: Any, ctx: Any, of_losses: Any, *others: Any) -> tuple[Any, ..
     return *gradients, *[None] * (9 - len(gradients))
 
 
-fused_cross_entropy = with_gradient(
-    fused_cross_entropy_operator,
-    _fused_cross_entropy,
-    _setup_context,
-    _backward,
-    fused_cross_entropy_backward_operator,
-    _fused_cross_entropy_backward,
+fused_cross_entropy = make_operator(
+    "fused_cross_entropy", _forward, _fake, _backward, _fake_backward, save=_save, gradients=_gradients
 )

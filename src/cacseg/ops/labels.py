@@ -46,8 +46,10 @@ def fit_labels(
     return functional.fit_labels(labels, size, num_classes, ignore_index, sampling)
 
 
-def labels_for_kernels(labels: Tensor, size: Sequence[int], num_classes: int, ignore_index: int) -> Tensor:
+def labels_for_kernels(
+    labels: Tensor, size: Sequence[int], num_classes: int, ignore_index: int, sampling: LabelSampling = "nearest"
+) -> Tensor:
     """Labels at the features' size. The kernels leave out what is not in [0, n), so fitted labels pass as they are."""
     if tuple(labels.shape[1:]) == tuple(size) and not 0 <= ignore_index < num_classes:
         return labels.long()
-    return fit_labels(labels, size, num_classes, ignore_index)
+    return fit_labels(labels, size, num_classes, ignore_index, sampling)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -9,8 +11,6 @@ from torch import Tensor
 from cacseg import functional
 from cacseg._checks import check_features, check_image_classifiers
 from cacseg.functional._precision import AUTOCAST_KINDS, inverse_norm, no_autocast, widen
-from cacseg.ops._choice import Implementation, use_triton
-from cacseg.ops.fused_logits import fused_cosine_logits, fused_plain_logits
 
 LARGEST_HALF = torch.finfo(torch.float16).max
 
@@ -22,17 +22,10 @@ def compute_dtype(features: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if autocast and features.dtype != torch.float64 else features.dtype
 
 
-def inverse_norms(features: Float[Tensor, "b d *spatial"]) -> Float[Tensor, "b 1 *spatial"]:
-    """1 / |f| of every pixel, 0 for a zero vector: computed once, shared by `cosine_logits` of one image."""
-    return inverse_norm(features, dim=1)
-
-
 def plain_logits(
     features: Float[Tensor, "b d *spatial"],
     weight: Float[Tensor, "n d"],
     bias: Float[Tensor, " n"] | None = None,
-    *,
-    impl: Implementation = "auto",
 ) -> Float[Tensor, "b n *spatial"]:
     """`functional.plain_logits` in the precision of the model: what `nn.Conv2d(d, n, 1)` returns there.
 
@@ -43,8 +36,6 @@ def plain_logits(
     dtype = compute_dtype(features)
     with no_autocast(features):
         features = features.to(dtype)
-        if use_triton(impl, features, dense=features.ndim > 2):
-            return fused_plain_logits(features, weight.to(dtype), bias)
         scores = _product(weight.to(dtype)[None], features)
         if bias is not None:
             scores = scores + bias.to(dtype).view(-1, *[1] * (features.ndim - 2))
@@ -74,25 +65,20 @@ def cosine_logits(
     scale: float = 15.0,
     *,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
-    norms: Float[Tensor, "b 1 *spatial"] | None = None,
-    impl: Implementation = "auto",
+    inverse_norms: Float[Tensor, "b 1 *spatial"] | None = None,
 ) -> Float[Tensor, "b n *spatial"]:
     """`functional.cosine_logits` in the precision of the model.
 
     (normalise(A) x f) * tau / |f|: the features enter the product as they are, and each pixel's score is divided by
-    its length afterwards, in float32 (float16 needs a normalised copy, outside of the kernels). `norms` are the
-    `inverse_norms(features)` if they are known already; the kernels find their own.
+    its length afterwards, in float32 (float16 needs a normalised copy). `inverse_norms` are 1 / |f|, where known.
     """
     dtype = compute_dtype(features)
-    fused = use_triton(impl, features, dense=offsets is None)
     if offsets is not None:
         return functional.cosine_logits(features, classifier, scale, offsets=offsets).to(dtype)
     check_features(features, classifier.shape[-1])
     check_image_classifiers(classifier, features.shape[0])
     with no_autocast(features):
-        if fused:
-            return fused_cosine_logits(features.to(dtype), classifier, None, scale)[0]
-        shares = inverse_norms(features) if norms is None else norms
+        shares = inverse_norm(features, dim=1) if inverse_norms is None else inverse_norms
         rows = widen(classifier) * inverse_norm(classifier, dim=-1)
         if dtype == torch.float16:
             # Before the division a score is as large as |f|, and its gradient as large as 1 / |f|: one or the other
@@ -102,27 +88,16 @@ def cosine_logits(
         return (scores * (shares * scale)).to(dtype)
 
 
-def cosine_logits_of_both(
+def cosine_logits_of_all(
     features: Float[Tensor, "b d *spatial"],
-    classifier: Float[Tensor, "#images n d"],
-    other: Float[Tensor, "#images n d"],
+    classifiers: Sequence[Float[Tensor, "#images n d"]],
     scale: float = 15.0,
     *,
     offsets: Int[Tensor, " b_plus_1"] | None = None,
-    impl: Implementation = "auto",
-) -> tuple[Float[Tensor, "b n *spatial"], Float[Tensor, "b n *spatial"]]:
-    """`cosine_logits` of two classifiers: lengths found once, and in the kernels one pair of products backward."""
-    if use_triton(impl, features, dense=offsets is None):
-        check_features(features, classifier.shape[-1])
-        for one in (classifier, other):
-            check_image_classifiers(one, features.shape[0])
-        with no_autocast(features):
-            return fused_cosine_logits(features.to(compute_dtype(features)), classifier, other, scale)[:2]
-    norms = inverse_norms(features) if offsets is None else None
-    first, second = (
-        cosine_logits(features, one, scale, offsets=offsets, norms=norms, impl="torch") for one in (classifier, other)
-    )
-    return first, second
+) -> list[Float[Tensor, "b n *spatial"]]:
+    """`cosine_logits` of several classifiers; the lengths of the features are found once."""
+    norms = inverse_norm(features, dim=1) if offsets is None else None
+    return [cosine_logits(features, one, scale, offsets=offsets, inverse_norms=norms) for one in classifiers]
 
 
 def _product(rows: Tensor, features: Tensor) -> Tensor:

@@ -1,19 +1,19 @@
-"""The loss for overlap, at the logits' resolution and at that of the labels."""
+"""The loss for overlap: the readable form, or one operation where kernels can run."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` here: torch reads the operator's annotations as objects.
 
+from typing import Any
+
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from cacseg import functional
 from cacseg._checks import check_labels, check_logits
 from cacseg.functional.labels import LabelSampling
-from cacseg.functional.overlap import loss_of_sums
-from cacseg.ops._choice import Implementation, use_triton
-from cacseg.ops.dense_overlap import overlap_sums
-from cacseg.ops.fused_overlap import fused_overlap
-from cacseg.ops.labels import fit_labels
-from cacseg.ops.tiled_overlap import tiled_overlap
+from cacseg.ops._choice import Implementation, kernels, use_triton
+from cacseg.ops._operators import make_operator
+from cacseg.ops.labels import labels_for_kernels
 
 
 def overlap_loss(
@@ -24,51 +24,76 @@ def overlap_loss(
     label_sampling: LabelSampling = "centred",
     impl: Implementation = "auto",
 ) -> Float[Tensor, ""]:
-    """`functional.overlap_loss`, with no float32 map of the probabilities kept for the backward pass.
+    """Soft Jaccard: how far the probabilities q of each class are from covering its pixels, and these alone.
 
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
 
-    For maps of any number of dimensions, and for points [P, n]; where Triton's kernels cannot run, a tile at a time.
-    Differentiable once, by autograd (for torch.func take that of `functional`).
+    `functional.overlap_loss`; the kernels keep two numbers of each pixel for the backward pass instead of all
+    probabilities, and are differentiable once. For maps of any number of dimensions, and for points [P, n].
+
+    Args:
+        logits: before softmax, of two classes or more.
+        labels: classes in [0, n); of another size than the logits, they are resized to it.
+        ignore_index: the label that takes no part.
+        label_sampling: which pixel gives a logit its label: "centred" for logits that are upsampled with
+            align_corners=False, "aligned" with True, "nearest" for the first pixel of each cell.
+        impl: "auto", "torch" or "triton".
     """
+    if not use_triton(impl, logits):
+        return functional.overlap_loss(logits, labels, ignore_index=ignore_index, label_sampling=label_sampling)
     check_logits(logits)
-    num_classes = logits.shape[1]
-    check_labels(labels, logits, num_classes, ignore_index, packed=logits.ndim == 2)
-    fitted = fit_labels(labels, logits.shape[2:], num_classes, ignore_index, label_sampling)
-    return fitted_overlap_loss(logits, fitted, impl=impl)
+    check_labels(labels, logits, logits.shape[1], ignore_index, packed=logits.ndim == 2)
+    fitted = labels_for_kernels(labels, logits.shape[2:], logits.shape[1], ignore_index, label_sampling)
+    return fused_overlap(logits, fitted)[0]
 
 
-def fitted_overlap_loss(
-    logits: Float[Tensor, "b n *spatial"], fitted: Int[Tensor, "b *spatial"], *, impl: Implementation = "auto"
-) -> Float[Tensor, ""]:
-    """`overlap_loss` for labels of the logits' size that are -1 where they take no part."""
-    if use_triton(impl, logits):
-        return fused_overlap(logits, fitted)[0]
-    return loss_of_sums(*overlap_sums(logits, fitted).unbind())
+def _forward(logits: Tensor, fitted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss, its derivatives by the sums of each class, [2, n], and two values of each pixel, [2, b, L].
 
-
-def upsampled_overlap_loss(
-    logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"],
-    *,
-    ignore_index: int = 255,
-    align_corners: bool = False,
-) -> Float[Tensor, ""]:
-    """`functional.upsampled_overlap_loss` of logits that are never upsampled as a whole.
-
-    overlap_loss(F.interpolate(logits, labels.shape[1:], mode="bilinear", align_corners=...), labels)
-
-    1-D and 2-D maps go a tile at a time, differentiable once, by autograd (for torch.func take that of `functional`);
-    3-D maps take the plain expression, logits of the labels' size and points [P, n] `overlap_loss`. Logits of another
-    size must be finite: a tile is upsampled by products, and one NaN reaches all of them, also from under ignored
-    pixels.
+    logits [b, n, *spatial] and labels [b, *spatial], or points [P, n] and [P]; labels are -1 where they take no part.
     """
-    check_logits(logits)
-    if logits.ndim == 2 or logits.shape[2:] == labels.shape[1:]:
-        return overlap_loss(logits, labels, ignore_index=ignore_index)
-    if logits.ndim not in (3, 4):
-        return functional.upsampled_overlap_loss(logits, labels, ignore_index=ignore_index, align_corners=align_corners)
-    check_labels(labels, logits, logits.shape[1], ignore_index)
-    if logits.ndim == 3:  # a line is a map of one row
-        logits, labels = logits[:, :, None], labels[:, None]
-    return loss_of_sums(*tiled_overlap(logits, labels, ignore_index, align_corners).unbind())
+    return kernels("overlap").forward(_as_maps(logits), _as_rows(fitted))
+
+
+def _backward(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
+    """The gradient of the logits."""
+    gradient = kernels("overlap").backward(of_loss, _as_maps(logits), _as_rows(fitted), of_sums, powers)
+    return _like(gradient, logits)
+
+
+def _fake(logits: Tensor, fitted: Tensor) -> tuple[Tensor, ...]:
+    b, n, length = _as_maps(logits).shape
+    return tuple(logits.new_empty(shape, dtype=torch.float32) for shape in ((), (2, n), (2, b, length)))
+
+
+def _fake_backward(of_loss: Tensor, logits: Tensor, fitted: Tensor, of_sums: Tensor, powers: Tensor) -> Tensor:
+    return _like(torch.empty_like(_as_maps(logits)), logits)
+
+
+def _as_maps(logits: Tensor) -> Tensor:
+    """[b, n, L]; points are the places of one image."""
+    return logits.T[None] if logits.ndim == 2 else logits.flatten(2)
+
+
+def _like(maps: Tensor, logits: Tensor) -> Tensor:
+    """What `_as_maps` was made of."""
+    return maps[0].T if logits.ndim == 2 else maps.view(logits.shape)
+
+
+def _as_rows(fitted: Tensor) -> Tensor:
+    """[b, L]."""
+    return fitted[None].contiguous() if fitted.ndim == 1 else fitted.flatten(1).contiguous()
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs, *output[1:])
+
+
+def _gradients(run: Any, ctx: Any, of_loss: Any, *others: Any) -> tuple[Any, ...]:
+    return None if of_loss is None else run(of_loss, *ctx.saved_tensors), None
+
+
+fused_overlap = make_operator(
+    "fused_overlap", _forward, _fake, _backward, _fake_backward, save=_save, gradients=_gradients
+)

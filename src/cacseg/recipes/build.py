@@ -26,7 +26,7 @@ from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.reach import untrained_taps
 from cacseg.models.zoo import find_architecture
-from cacseg.presets import fill
+from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
 
@@ -229,8 +229,11 @@ def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any
     if theirs.head == ours.head == "deeplabv3plus":
         found["dilations"] = stated.get("dilations", list(DILATIONS))
     if len(networks) == 1 and has_choice_of_blocks(ours.backbone):
-        blocks, stride = stated.get("dilated_blocks", "first"), fill(stated.get("output_stride"), theirs.output_stride)
-        if stride == fill(model.output_stride, ours.output_stride):
+        blocks, stride = (
+            stated.get("dilated_blocks", "first"),
+            or_default(stated.get("output_stride"), theirs.output_stride),
+        )
+        if stride == or_default(model.output_stride, ours.output_stride):
             found["dilated_blocks"] = blocks
         elif blocks == "all" or stride == 32:  # these weights read the same at any stride if every block dilates
             found["dilated_blocks"] = "all"

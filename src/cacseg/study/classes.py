@@ -22,7 +22,7 @@ def class_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             continue
         job = {name: record[name] for name in ("study", *AXES.values())}
         for answer, values in record["answers"].items():
-            own = "yes" if answer == record["own_answer"] else "no"
+            own = "yes" if answer == record["default_output"] else "no"
             for name, iou in zip(record["class_names"], values["iou"], strict=True):
                 if iou is not None:
                     found.append({**job, "answer": answer, "own": own, "class": name, "iou": iou})

@@ -109,7 +109,7 @@ def run_job(
         "images": len(data.scored),
         "images_trained_on": len(data.train),
         "class_names": list(data.source.class_names),
-        "own_answer": trained.model.own_answer,
+        "default_output": trained.model.default_output,
         "answers": {name: percent(one) for name, one in found.items()},
         "losses": trained.losses,
         "graphs": graphs and device.type == "cuda",

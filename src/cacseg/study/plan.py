@@ -15,7 +15,7 @@ from cacseg.engine.inference import Inference
 from cacseg.models.backbones import choose_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.zoo import find_architecture
-from cacseg.presets import DEFAULT, fill, get_preset
+from cacseg.presets import DEFAULT, fill_preset, or_default
 from cacseg.recipes.config import Config, change, flat
 from cacseg.recipes.files import HARMLESS, JOB_FORMAT
 from cacseg.recipes.named import find_recipe
@@ -162,7 +162,7 @@ def digest_of(config: Config, held_out: float | None) -> str:
     model = config.model
     if model.dilated_blocks == "auto" and model.weights is None:  # what it stands for
         architecture = find_architecture(model.name, model.backbone)
-        stride = fill(model.output_stride, architecture.output_stride)
+        stride = or_default(model.output_stride, architecture.output_stride)
         seen["model.dilated_blocks"] = choose_blocks("auto", architecture.backbone, stride)
     # But None is what the model of a file has, where there is one.
     later = {key: before for key, before in _LATER.items() if model.weights is None or None not in before}
@@ -174,7 +174,7 @@ def digest_of(config: Config, held_out: float | None) -> str:
     if model.classifier != "plain":
         filled, given = _filled_in(model.preset), dict(seen["model.loss_arguments"])
         # Older results gave the overlap its weight by hand: from a preset or from there it is the same setting.
-        weight = fill(given.pop("overlap_weight", None), filled.pop("overlap_weight", 0.0))
+        weight = or_default(given.pop("overlap_weight", None), filled.pop("overlap_weight", 0.0))
         if weight != 0.0:
             given["overlap_weight"] = float(weight)
         seen |= {"model.preset": filled, "model.loss_arguments": given}
@@ -183,7 +183,7 @@ def digest_of(config: Config, held_out: float | None) -> str:
 
 def _filled_in(preset: str) -> dict[str, Any]:
     """What a preset fills in, but for defaults: a difference that presets learn later leaves old digests alone."""
-    values = get_preset(preset)
+    values = fill_preset(preset)
     return {name: value for name, value in values._asdict().items() if value != values._field_defaults.get(name)}
 
 

@@ -65,7 +65,7 @@ def read_record(path: Path) -> Record:
         record = json.loads(path.read_text())
         if not isinstance(record, dict) or record.get("format") != JOB_FORMAT:
             raise ValueError(f"its format is not {JOB_FORMAT!r}")
-        needed = _NEEDED if record.get("status") == "failed" else (*_NEEDED, "own_answer", "answers")
+        needed = _NEEDED if record.get("status") == "failed" else (*_NEEDED, "default_output", "answers")
         missing = [key for key in needed if key not in record]
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
@@ -168,9 +168,9 @@ def read_csv(path: Path) -> list[Record]:
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: {error}. Take the file that `cacseg study` wrote.") from error
         if row["own"] == "yes":
-            record["own_answer"] = row["answer"]
+            record["default_output"] = row["answer"]
     for key, record in found.items():
-        if record["status"] != "failed" and "own_answer" not in record:
+        if record["status"] != "failed" and "default_output" not in record:
             raise ValueError(f"{path} lacks the own answer of {key}: is it cut off? Take the file that was written.")
     return list(found.values())
 
@@ -221,7 +221,7 @@ def rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             job["seconds"] = round(record["seconds_training"] + record["seconds_evaluation"], 2)
         for answer, values in (record.get("answers") or {"": {}}).items():
             of_answer = {name: values.get(name) for name in ("miou", "mean_accuracy", "pixel_accuracy")}
-            own = "yes" if answer and answer == record["own_answer"] else "no"
+            own = "yes" if answer and answer == record["default_output"] else "no"
             found.append({**job, "answer": answer, "own": own, **of_answer})
     return found
 

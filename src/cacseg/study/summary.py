@@ -193,7 +193,9 @@ def _by_arm(records: Iterable[Record]) -> dict[tuple[Cell, str], list[Record]]:
 
 def _scores(group: Iterable[Record], measure: str, answer: str | None = None) -> dict[int, float]:
     """By seed, of an answer or of each record's own; without the records that have none."""
-    found = {record["seed"]: record["answers"].get(answer or record["own_answer"], {}).get(measure) for record in group}
+    found = {
+        record["seed"]: record["answers"].get(answer or record["default_output"], {}).get(measure) for record in group
+    }
     return {seed: score for seed, score in found.items() if score is not None}
 
 
@@ -205,7 +207,7 @@ def _lines(
     cell: Cell, arm: str, group: Sequence[Record], base: Sequence[Record], base_answer: str | None = None
 ) -> list[Line]:
     """Differences are from the base's own answers, or from another of its answers."""
-    own = group[0]["own_answer"]
+    own = group[0]["default_output"]
     diverged, of_base = (sum(one["status"] == "diverged" for one in records) for records in (group, base))
     found = []
     for answer in dict.fromkeys(name for record in group for name in record["answers"]):
