@@ -35,14 +35,14 @@ def oracle_prototypes(features, labels, weight, pool_batch=False, ignore_index=2
     return torch.stack(result)
 
 
-def context_prototypes(features, logits, threshold=0.0):
+def context_prototypes(features, logits, epsilon=0.0):
     result = []
     for image, scores in zip(pixels(features), pixels(logits), strict=True):
         shares = [softmax(p.tolist()) for p in scores]
-        kept = [i for i, share in enumerate(shares) if max(share) >= threshold] or list(range(len(shares)))
         rows = []
         for k in range(len(shares[0])):
-            rows.append(sum(shares[i][k] * image[i] for i in kept) / sum(shares[i][k] for i in kept))
+            total = sum(share[k] for share in shares) + epsilon
+            rows.append(sum(share[k] * f for share, f in zip(shares, image, strict=True)) / total)
         result.append(torch.stack(rows))
     return torch.stack(result)
 
@@ -62,8 +62,7 @@ def entropy(scores):
 
 def cost(context, oracle, label, soft_target_weight=1.0):
     target = [soft_target_weight * p for p in softmax(oracle)]
-    if label is not None:
-        target[label] += 1.0 - soft_target_weight
+    target[label] += 1.0 - soft_target_weight
     return -sum(t * math.log(p) for t, p in zip(target, softmax(context), strict=True))
 
 
@@ -75,19 +74,18 @@ def distillation(
     by_class,
     entropy_logits=None,
     pool_batch=False,
-    over_all_classes=False,
     soft_target_weight=1.0,
 ):
-    """Eqs. (7), (10), (11) and class-wise without entropy; labels at the size of the logits, None: all pixels."""
+    """Eqs. (7), (10), (11) and class-wise without entropy; labels at the size of the logits."""
     n = context.shape[1]
     entries = []  # for each image: (label, weight, cost) of every labelled pixel
-    lists = label_list(labels) if labels is not None else [[None] * context[0, 0].numel()] * len(context)
+    lists = label_list(labels)
     for b, (image_context, image_oracle) in enumerate(zip(pixels(context), pixels(oracle), strict=True)):
         image_weights = pixels(entropy_logits)[b] if entropy_logits is not None else None
         image = []
         for i, (p, q) in enumerate(zip(image_context, image_oracle, strict=True)):
             label = lists[b][i]
-            if label is not None and not 0 <= label < n:
+            if not 0 <= label < n:
                 continue
             weight = entropy(image_weights[i].tolist()) if image_weights is not None else 1.0
             image.append((label, weight, cost(p.tolist(), q.tolist(), label, soft_target_weight)))
@@ -106,31 +104,8 @@ def distillation(
             continue
         present = sorted({label for label, _, _ in image})
         means = [mean([row for row in image if row[0] == k]) for k in present]
-        divisor = n if over_all_classes else len(present)
-        values.append(sum(means) / divisor if present else 0.0)
+        values.append(sum(means) / len(present) if present else 0.0)
     return sum(values) / len(values)
-
-
-def relation_distillation(context, oracle, labels, ignore_index=255):
-    """Squared differences of the correlations of every two classes of an image, over its labelled pixels."""
-    values = []
-    for b, image_labels in enumerate(label_list(labels)):
-        kept = [i for i, label in enumerate(image_labels) if 0 <= label != ignore_index]
-        present = sorted({image_labels[i] for i in kept})
-
-        def correlation(scores, k, m, kept=kept, b=b):
-            first, second = ([float(pixels(scores)[b][i][c]) for i in kept] for c in (k, m))
-            mean_1, mean_2 = sum(first) / len(first), sum(second) / len(second)
-            together = sum((x - mean_1) * (y - mean_2) for x, y in zip(first, second, strict=True))
-            spread = sum((x - mean_1) ** 2 for x in first) * sum((y - mean_2) ** 2 for y in second)
-            return together / math.sqrt(spread)
-
-        squares = [
-            (correlation(context, k, m) - correlation(oracle, k, m)) ** 2 for k in present for m in present if k != m
-        ]
-        if squares:
-            values.append(sum(squares) / len(squares))
-    return sum(values) / len(values) if values else 0.0
 
 
 def overlap_loss(logits, labels, ignore_index=255):

@@ -1,15 +1,14 @@
 import copy
-import math
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional
-from cacseg.classifier import DESIGNS
+from cacseg.designs import DESIGNS
+from recorded import striped_labels, wave
 from reference_vectors import CASES, load, make_classifier
 
 B, D, N = 2, 8, 5
@@ -159,299 +158,6 @@ def test_dropout_touches_the_plain_logits_alone():
     torch.testing.assert_close(classifier(features), classifier.eval()(features))
 
 
-def test_the_confidence_threshold_and_detaching():
-    classifier, (features, labels) = make(detach_plain=True), draw()
-    context = classifier(features, labels).context
-    context.square().sum().backward()
-    assert classifier.bias.grad is None  # the bias acts through the plain logits alone
-    plain = make()
-    plain(features).square().sum().backward()
-    assert plain.bias.grad.abs().sum() > 0
-    strict = make(confidence_threshold=0.5)
-    truth = functional.context_prototypes(features, strict.plain_logits(features), confidence_threshold=0.5)
-    joined = torch.cat([truth, strict.weight.flatten(1).expand_as(truth)], dim=-1)
-    expected = functional.cosine_logits(features, strict.context_projector(joined))
-    torch.testing.assert_close(strict(features), expected)
-    assert not torch.allclose(expected, make()(features))
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"rounds": 2}, {"reads": ("share", "scene")}, {"gradient_ratio": 0.5}, {"distillation_gradient": 0.5}]
-)
-def test_prototypes_are_constants_beside_other_options(arguments):
-    """The plain bias reaches context logits through the prototypes alone."""
-    features, labels = draw()
-    classifier = make(**arguments, detach_prototypes=True)
-    classifier(features, labels).context.square().sum().backward()
-    assert classifier.bias.grad is None
-    open_one = make(**arguments)
-    open_one(features, labels).context.square().sum().backward()
-    assert open_one.bias.grad.abs().sum() > 0
-
-
-def test_detached_prototypes_teach_the_projector_alone():
-    classifier, (features, labels) = make(detach_prototypes=True), draw()
-    features.requires_grad_()
-    context = classifier(features, labels).context
-    torch.testing.assert_close(context, make()(features, labels).context)
-    (found,) = torch.autograd.grad(context.square().sum(), features, retain_graph=True)
-    prototypes = functional.context_prototypes(features, classifier.plain_logits(features)).detach()
-    rows = classifier.context_projector(torch.cat([prototypes, classifier.weight.flatten(1).expand_as(prototypes)], -1))
-    (expected,) = torch.autograd.grad(functional.cosine_logits(features, rows.detach()).square().sum(), features)
-    torch.testing.assert_close(found, expected)  # as if the classifier were fixed
-    context.square().sum().backward()
-    assert classifier.bias.grad is None
-    assert classifier.context_projector[0].weight.grad.abs().sum() > 0
-
-
-RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
-
-
-def test_dropped_context_leaves_the_fixed_classifier_to_some_images():
-    features, labels = (values.repeat(16, *[1] * (values.ndim - 1)) for values in draw())
-    classifier = make(**RESIDUAL, context_drop=0.5).train()
-    adapted, fixed = make(**RESIDUAL)(features, labels), make(context_design="weight")(features, labels)
-    torch.manual_seed(0)
-    found = classifier(features, labels)
-    left = [torch.allclose(*pair) for pair in zip(found.context, fixed.context, strict=True)]
-    assert 0.2 < sum(left) / len(left) < 0.8
-    expected = torch.where(torch.tensor(left)[:, None, None, None], fixed.context, adapted.context)
-    torch.testing.assert_close(found.context, expected)
-    torch.testing.assert_close(found.oracle, adapted.oracle)
-    assert not torch.equal(found.context, classifier(features, labels).context)  # drawn anew
-    torch.testing.assert_close(classifier.eval()(features, labels).context, adapted.context)
-
-
-def test_packed_images_are_dropped_one_by_one():
-    features, _ = (values.repeat(16, *[1] * (values.ndim - 1)) for values in draw())
-    images, pixels = features.shape[0], features[0, 0].numel()
-    rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.arange(images + 1) * pixels
-    classifier = make(**RESIDUAL, context_drop=0.5).train()
-    torch.manual_seed(0)
-    dense = classifier(features)
-    torch.manual_seed(0)
-    packed = classifier(rows, offsets=offsets)
-    torch.testing.assert_close(packed, dense.flatten(2).movedim(1, 2).flatten(0, 1))
-    assert not torch.allclose(dense, classifier.eval()(features))
-
-
-def test_a_dropped_context_teaches_the_weight_and_not_the_projector():
-    features, labels = draw()
-    classifier = make(**RESIDUAL, context_drop=1.0 - 1e-9, detach_weight=True).train()
-    classifier(features, labels).context.square().sum().backward()
-    assert classifier.weight.grad is None or not classifier.weight.grad.any()
-    classifier = make(**RESIDUAL, context_drop=1.0 - 1e-9).train()
-    classifier(features, labels).context.square().sum().backward()
-    assert classifier.weight.grad.abs().sum() > 0
-    assert not classifier.context_projector[0].weight.grad.any()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (dict(context_drop=1.0), ValueError, r"context_drop must be in \[0, 1\); got 1.0"),
-        (dict(context_drop=-0.1), ValueError, r"context_drop must be in \[0, 1\); got -0.1"),
-        (dict(context_drop="half"), TypeError, r"context_drop must be a number in \[0, 1\); got 'half'"),
-        (dict(context_drop=True), TypeError, "got True"),
-        (
-            dict(context_drop=0.5),
-            ValueError,
-            "needs context_design='project_concat_residual'.*; got 'project_concat', 1",
-        ),
-        (dict(context_drop=0.5, context_design="weight"), ValueError, "got 'weight', 1, 1.0 and"),
-        (dict(context_drop=0.5, **RESIDUAL, rounds=2), ValueError, "got 'project_concat_residual', 2, 1.0 and"),
-        (dict(context_drop=0.5, **RESIDUAL, reads=("share",)), ValueError, r"1, 1.0 and \('share',\)"),
-        (dict(context_drop=0.5, **RESIDUAL, distillation_gradient=0.5), ValueError, "1, 0.5 and"),
-    ],
-)
-def test_a_context_that_cannot_be_dropped(arguments, error, message):
-    with pytest.raises(error, match=message):
-        make(**arguments)
-
-
-def with_presence(presence=True, **arguments):
-    """Like `make`, and a presence head whose values are not the zeros that it starts with."""
-    classifier = make(**arguments, presence=presence)
-    torch.manual_seed(3)
-    torch.nn.init.normal_(classifier.presence_head.weight, std=0.1)
-    return classifier
-
-
-@pytest.mark.parametrize(("presence", "longer"), [(True, 1.0), ("relative", 3.0)])
-def test_presence_is_a_bias_of_each_image(presence, longer):
-    features, labels = draw()
-    with_it, without = with_presence(presence).eval(), make().eval()
-    rare = torch.logit(torch.full((N,), 1.5 / 8.0, dtype=torch.float64))
-    if presence == "relative":
-        with_it.presence_head.images_with.copy_(torch.tensor([1] * N + [7]))
-    codes = torch.cat([F.normalize(features.mean((2, 3))), F.normalize(features.amax((2, 3)))], dim=1)
-    scores = F.linear(longer * with_it.scale * codes, with_it.presence_head.weight, with_it.presence_head.bias)
-    bias = (scores.sigmoid() + 1e-4).log()
-    if presence == "relative":
-        bias = (((scores + rare).sigmoid() + 1e-4) / (1.5 / 8.0 + 1e-4)).log().clamp(max=0.0)
-        assert (bias == 0.0).any()
-    expected = without(features) + bias[..., None, None]
-    torch.testing.assert_close(with_it(features), expected)
-    torch.testing.assert_close(with_it.plain_logits(features), without.plain_logits(features))
-    plain, context = with_it.both_logits(features)
-    torch.testing.assert_close(context, expected)
-    torch.testing.assert_close(plain, without.plain_logits(features))
-    torch.testing.assert_close(with_it.both_without_presence(features)[1], without(features))
-    found, before = with_it(features, labels), without(features, labels)
-    torch.testing.assert_close(found.context, before.context)  # what learns does not lean on it
-    torch.testing.assert_close(found.oracle, before.oracle)
-    torch.testing.assert_close(found.presence, scores)
-    assert before.presence is None
-
-
-@pytest.mark.parametrize("presence", [True, "relative"])
-def test_presence_starts_without_a_word_and_draws_no_random_number(presence):
-    torch.manual_seed(0)
-    with_it, drawn = make(presence=presence), torch.rand(())
-    torch.manual_seed(0)
-    make()
-    torch.testing.assert_close(drawn, torch.rand(()))
-    features, _ = draw()
-    shift = with_it(features) - make()(features)
-    said = 0.0 if presence == "relative" else math.log(0.5 + 1e-4)
-    torch.testing.assert_close(shift, torch.full_like(shift, said))
-
-
-@pytest.mark.parametrize("presence", [True, "relative"])
-def test_presence_learns_from_the_labels_and_teaches_the_features_nothing(presence):
-    features, labels = draw()
-    gradients = []
-    for classifier in (with_presence(presence), make()):
-        given = features.clone().requires_grad_()
-        losses = cacseg.ContextLoss()(classifier(given, labels), labels)
-        losses["total"].backward()
-        gradients.append(given.grad)
-        if classifier.presence_head is not None:
-            assert list(losses) == ["plain", "context", "oracle", "distillation", "overlap", "presence", "total"]
-            assert classifier.presence_head.weight.grad.abs().sum() > 0
-    torch.testing.assert_close(*gradients)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0, 5.0])
-@pytest.mark.parametrize("presence", [True, "relative"])
-def test_features_learn_for_presence_as_much_as_they_are_asked_to(presence, share):
-    features, labels = draw()
-    given = features.clone().requires_grad_()
-    classifier = with_presence(presence, presence_gradient=share)
-    losses = cacseg.ContextLoss()(classifier(given, labels), labels)
-    weight = 1.0 if presence is True else 0.02 * N
-    of_layer = torch.autograd.grad(losses["presence"], classifier.presence_head.parameters(), retain_graph=True)
-    losses["total"].backward()
-    for parameter, its_own in zip(classifier.presence_head.parameters(), of_layer, strict=True):
-        torch.testing.assert_close(parameter.grad, weight * its_own)  # whatever the features get
-
-    bare = features.clone().requires_grad_()
-    cacseg.ContextLoss()(make()(bare, labels), labels)["total"].backward()
-    told = features.clone().requires_grad_()
-    codes = torch.cat([F.normalize(told.mean((2, 3))), F.normalize(told.amax((2, 3)))], dim=1)
-    length = classifier.scale * (1.0 if presence is True else 3.0)
-    scores = F.linear(length * codes, classifier.presence_head.weight, classifier.presence_head.bias)
-    small = functional.resize_labels(labels, features.shape[2:], "centred")
-    usual = classifier.presence_head.usual_odds()
-    functional.presence_loss(scores, small, usual_odds=usual).backward()
-    assert told.grad.abs().sum() > 0
-    torch.testing.assert_close(given.grad, bare.grad + share * weight * told.grad)
-
-
-@pytest.mark.parametrize("presence", [True, "relative"])
-def test_presence_of_packed_images_is_that_of_dense_ones(presence):
-    features, labels = draw()
-    classifier = with_presence(presence)
-    pixels = features[0, 0].numel()
-    rows = features.flatten(2).movedim(1, 2).flatten(0, 1)
-    offsets = torch.arange(features.shape[0] + 1) * pixels
-    torch.testing.assert_close(
-        classifier(rows, offsets=offsets), classifier(features).flatten(2).movedim(1, 2).flatten(0, 1)
-    )
-    small = classifier(features, labels)
-    packed = classifier(rows, small.labels.flatten().where(small.labels.flatten() >= 0, 255), offsets=offsets)
-    torch.testing.assert_close(packed.presence, small.presence)
-    classifier.presence_head.gradient = 1.0
-    dense, packed_rows = features.clone().requires_grad_(), rows.clone().requires_grad_()
-    direction = torch.randn(features.shape[0], N, dtype=features.dtype)
-    (classifier.presence_logits(dense) * direction).sum().backward()
-    (classifier.presence_logits(packed_rows, offsets) * direction).sum().backward()
-    torch.testing.assert_close(packed_rows.grad, dense.grad.flatten(2).movedim(1, 2).flatten(0, 1))
-    if presence == "relative":
-        once, twice = small.usual_odds, packed.usual_odds  # the same images, counted a second time
-        with_it, every = (classifier.presence_head.images_with / 2).double().split([N, 1])
-        assert every == len(features)
-        torch.testing.assert_close(once, ((with_it + 0.5) / (every - with_it + 0.5)).log())
-        torch.testing.assert_close(twice, ((2 * with_it + 0.5) / (2 * (every - with_it) + 0.5)).log())
-    both = [
-        functional.presence_loss(small.presence, small.labels, ignore_index=-1),
-        functional.presence_loss(small.presence, small.labels.flatten(), ignore_index=-1, offsets=offsets),
-    ]
-    torch.testing.assert_close(*both)
-
-
-def test_a_relative_presence_counts_the_images_that_have_a_class():
-    features, labels = draw()
-    features, labels = features[:2], labels[:2]
-    labels[0], labels[1], labels[1, :2] = 0, 1, 2
-    unlabelled = torch.full_like(labels[:1], 255)
-    classifier = with_presence("relative").train()
-    found = classifier(torch.cat([features, features[:1]]), torch.cat([labels, unlabelled]))
-    counts = torch.zeros(N + 1, dtype=torch.int64)
-    counts[[0, 1, 2, N]] = torch.tensor([1, 1, 1, 2])
-    assert torch.equal(classifier.presence_head.images_with, counts)  # the third image has no label
-    torch.testing.assert_close(found.usual_odds, torch.logit((counts[:-1].double() + 0.5) / 3.0))
-    truth = torch.zeros(2, N, dtype=torch.float64)
-    truth[0, 0] = truth[1, 1] = truth[1, 2] = 1.0
-    losses = cacseg.ContextLoss()(found, torch.cat([labels, unlabelled]))
-    expected = F.binary_cross_entropy_with_logits(found.presence[:2] + found.usual_odds, truth)
-    torch.testing.assert_close(losses["presence"], expected)
-    classifier.eval()(features, labels)  # a look is no step
-    assert torch.equal(classifier.presence_head.images_with, counts)
-    assert classifier.half().presence_head.images_with.dtype == torch.int64
-    assert "presence='relative', presence_gradient=0.0" in repr(classifier)
-
-
-@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
-@pytest.mark.parametrize("classes", [2, 6])
-def test_a_relative_presence_that_cannot_tell_images_apart_says_nothing(classes, optimiser):
-    """However rare a class is, where the layer of `presence=True` learns that it is rare."""
-    torch.manual_seed(0)
-    labels = torch.zeros(8, 6, 6, dtype=torch.int64)
-    labels[0] = 1  # in one of eight images, all of which look alike but for noise
-    shifts = {}
-    for presence in (True, "relative"):
-        classifier = cacseg.ContextAwareClassifier(D, classes, presence=presence)
-        head = classifier.presence_head.parameters()
-        moving = torch.optim.AdamW(head, 1e-3) if optimiser == "adamw" else torch.optim.SGD(head, 0.01, 0.9)
-        for _ in range(100):
-            moving.zero_grad()
-            features = torch.rand(8, D, 6, 6)
-            cacseg.ContextLoss()(classifier(features, labels), labels)["total"].backward()
-            moving.step()
-        bias = classifier.eval().add_presence(torch.zeros(8, classes, 6, 6), torch.rand(8, D, 6, 6))[:, :, 0, 0]
-        shifts[presence] = (bias[:, 0] - bias[:, 1]).mean()
-    assert shifts[True] > 1.0
-    assert abs(shifts["relative"]) < 0.05
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (dict(presence="yes"), ValueError, "presence must be True, False or 'relative'; got 'yes'"),
-        (dict(presence=True, context_design="none"), ValueError, "presence is a bias of the context classifier"),
-        (dict(presence_gradient=1.0), ValueError, "presence_gradient is that of the layer .*; got 1.0 without"),
-        (dict(presence=True, presence_gradient=-1.0), ValueError, "must be finite and not negative; got -1"),
-        (dict(presence=True, presence_gradient=float("nan")), ValueError, "must be finite and not negative; got nan"),
-        (dict(presence=True, presence_gradient="much"), TypeError, "presence_gradient must be a number; got 'much'"),
-        (dict(presence=True, presence_gradient=True), TypeError, "presence_gradient must be a number; got True"),
-    ],
-)
-def test_a_presence_that_cannot_be(arguments, error, message):
-    with pytest.raises(error, match=message):
-        make(**arguments)
-
-
 @pytest.mark.parametrize("design", [name for name in DESIGNS if name != "none"])
 def test_each_design_is_its_formula(design):
     classifier, (features, _) = make(context_design=design), draw()
@@ -580,16 +286,20 @@ def test_half_precision_stays_near_the_truth():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(num_classes=1), "num_classes must be at least 2; got 1.*background and foreground"),
+        (dict(num_classes=0), "num_classes must be at least 1.*; got 0"),
         (dict(in_channels=1), "in_channels must be at least 2"),
         (dict(dropout=1.0), r"dropout must be in \[0, 1\); got 1.0"),
         (dict(scale=0.0), "scale must be positive and finite; got 0.0"),
         (dict(scale=float("inf")), "scale must be positive and finite; got inf"),
-        (dict(preset="papers"), "preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'papers'"),
+        (dict(preset="papers"), "preset must be one of 'tuned', 'released', 'paper'; got 'papers'"),
         (dict(oracle_scope="pixel"), "oracle_scope must be one of 'image', 'batch'; got 'pixel'"),
         (dict(context_design="concat"), "context_design must be one of .*; got 'concat'"),
         (dict(plain_similarity="cosine"), "plain_similarity='cosine' has no bias; got bias=True. Pass bias=False"),
-        (dict(confidence_threshold=1.5), r"confidence_threshold must be in \[0, 1\); got 1.5"),
+        (dict(prototype_epsilon=-1.0), r"prototype_epsilon must be finite and not negative; got -1.0"),
+        (
+            dict(zero_start=True, preset="paper"),
+            "zero_start needs .* 'project_concat_residual' .*; got 'project_concat'",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -602,22 +312,20 @@ def test_wrong_arguments_are_refused(arguments, message):
     [
         *(
             (name, value, f"{name} must be True or False; got {value!r}")
-            for name in ("bias", "context_bias", "learnable_scale", "frozen_oracle", "zero_start", "detach_plain")
+            for name in ("bias", "frozen_oracle", "zero_start")
             for value in ("maybe", 1)
         ),
         *(("scale", value, f"scale must be a number; got {value!r}") for value in ("abc", True, None)),
         *(
             (name, value, rf"{name} must be a number in \[0, 1\); got {value!r}")
-            for name in ("dropout", "confidence_threshold", "context_drop")
+            for name in ("dropout",)
             for value in ("abc", False)
         ),
         ("scale", torch.ones(2), "scale must be a number; got tensor"),
-        ("feature_gradient", True, r"feature_gradient must be a number in \[0, 1\]; got True"),
-        ("gradient_ratio", True, "gradient_ratio must be a positive number or None; got True"),
+        ("prototype_epsilon", True, "prototype_epsilon must be a number; got True"),
         ("num_classes", 5.0, "num_classes must be an integer; got 5.0"),
         ("in_channels", True, "in_channels must be an integer; got True"),
         ("ignore_index", "255", "ignore_index must be an integer; got '255'"),
-        *(("reads", value, "reads must be a list of 'share', 'scene', 'place'; got .* Pass") for value in ("abc", 3)),
     ],
 )
 def test_arguments_of_a_wrong_type_are_refused(name, value, message):
@@ -625,7 +333,7 @@ def test_arguments_of_a_wrong_type_are_refused(name, value, message):
         cacseg.ContextAwareClassifier(**{"in_channels": D, "num_classes": N, name: value})
 
 
-@pytest.mark.parametrize("name", ["dropout", "scale", "confidence_threshold"])
+@pytest.mark.parametrize("name", ["dropout", "scale", "prototype_epsilon"])
 @pytest.mark.parametrize("value", [np.float32(0.5), torch.tensor(0.5)])
 def test_scalars_of_numpy_and_torch_are_numbers(name, value):
     features, labels = draw()
@@ -647,7 +355,13 @@ def test_scalars_of_numpy_and_torch_are_numbers(name, value):
         (lambda f, y: (f, y.double()), TypeError, "labels must be integers.*got torch.float64. Convert with .long"),
         (lambda f, y: (f, y == 1), TypeError, "labels must be integers.*got torch.bool"),
         (lambda f, y: (f, y[:1]), ValueError, "same batch size; got 1 label maps .* for a batch of 2"),
-        (lambda f, y: (f, y[:, None]), ValueError, r"got shape \(2, 1, 4, 6\). Squeeze the channel dimension"),
+        (lambda f, y: (f, y[:, None]), ValueError, r"got shape \(2, 1, 4, 6\).*labels\[:, 0\]"),
+        (
+            lambda f, y: (f, y[:, None].expand(-1, N, -1, -1)),
+            ValueError,
+            r"got shape \(2, 5, 4, 6\).*labels\.argmax\(1\)",
+        ),
+        (lambda f, y: (f, y.repeat(1, 8, 8).mT), ValueError, "labels 48x32 and features 4x6.*labels.mT"),
         (lambda f, y: (f, y[:, 0]), ValueError, r"labels must be \[b, \*spatial\] with 3 dimensions"),
         (lambda f, y: (f, y[..., :0]), ValueError, r"labels must not be empty; got shape \(2, 4, 0\)"),
         (lambda f, y: (f, y + 3), ValueError, r"in \[0, 5\) or the ignore index 255; got the values 5, 6, 258 in"),
@@ -760,255 +474,91 @@ def test_pickling():
 RESIDUAL = dict(context_design="project_concat_residual", oracle_design="project_concat_residual")
 
 
-def gradients(classifier, which, features, labels):
-    """Of features, weight and bias, for the sum of squares of some of the logits."""
-    features = features.clone().requires_grad_()
-    outputs = classifier(features, labels)
-    parameters = [features, classifier.weight, classifier.bias]
-    found = torch.autograd.grad(getattr(outputs, which).square().sum(), parameters, allow_unused=True)
-    return [torch.zeros_like(one) if grad is None else grad for grad, one in zip(found, parameters, strict=True)]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3])
-@pytest.mark.parametrize("which", ["context", "oracle"])
-def test_a_share_of_the_gradient_reaches_the_features(which, share):
-    features, labels = draw()
-    detached = dict(detach_plain=True, detach_weight=True)
-    whole = gradients(make(**detached), which, features, labels)
-    part = gradients(make(**detached, feature_gradient=share), which, features, labels)
-    torch.testing.assert_close(part[0], share * whole[0])
-    assert whole[0].abs().sum() > 0
-    assert whole[1].abs().sum() == whole[2].abs().sum() == 0  # the plain classifier learns from the plain loss alone
-    soft, hard = (gradients(make(**given), "plain", features, labels) for given in (detached, {}))
-    assert all(map(torch.equal, soft, hard))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_without_labels_the_same_share_reaches_the_features(share):
-    features, labels = draw()
-    classifier = make(**RESIDUAL, feature_gradient=share)
-    seen = features.clone().requires_grad_()
-    (found,) = torch.autograd.grad(classifier(seen).square().sum(), seen)
-    torch.testing.assert_close(found, gradients(classifier, "context", features, labels)[0])
-
-
-@pytest.mark.parametrize("shape", [(7,), (2, 3, 4)])
-def test_the_place_of_a_class_needs_maps(shape):
-    with pytest.raises(ValueError, match=r"reads 'place' needs maps, features \[b, d, h, w\]; got shape"):
-        make(reads=("place",))(torch.randn(1, make().in_channels, *shape, dtype=make().weight.dtype))
-
-
-def test_the_oracle_may_have_a_share_of_its_own():
-    features, labels = draw()
-    context, oracle = (
-        gradients(make(detach_plain=True, feature_gradient=0.5, oracle_gradient=0.0), which, features, labels)[0]
-        for which in ("context", "oracle")
-    )
-    assert context.abs().sum() > 0
-    assert oracle.abs().sum() == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_the_branches_send_no_longer_a_gradient_than_a_ratio_allows(dtype):
-    features, labels = draw()
-    features = features.to(dtype)
-    slopes = {}
-    for ratio in (None, 0.5, 1e9):
-        classifier = make(detach_plain=True, gradient_ratio=ratio).to(dtype)
-        seen = features.clone().requires_grad_()
-        outputs = classifier(seen, labels)
-        terms = {name: getattr(outputs, name).float().square().sum() for name in ("plain", "context", "oracle")}
-        (slopes[ratio],) = torch.autograd.grad(sum(terms.values()), seen, retain_graph=True)
-        (plain,) = torch.autograd.grad(terms["plain"], seen)
-    branches = slopes[None].double() - plain.double()
-    assert branches.norm() > plain.norm()
-    close = (
-        {"rtol": 1e-6, "atol": 1e-9}
-        if dtype == torch.float64
-        else {"rtol": 0.05, "atol": float(plain.abs().max()) / 50}
-    )
-    torch.testing.assert_close(slopes[1e9].double(), slopes[None].double(), **close)
-    expected = plain.double() + 0.5 * plain.double().norm() / branches.norm() * branches
-    torch.testing.assert_close(slopes[0.5].double(), expected, **close)
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"gradient_ratio must be a positive number or None; got {wrong}"):
-            make(gradient_ratio=wrong)
-    with pytest.raises(TypeError, match="gradient_ratio must be a positive number or None; got '1'"):
-        make(gradient_ratio="1")
-    with pytest.raises(ValueError, match="label_sampling must be one of 'nearest', 'centred', 'aligned'; got 'middle'"):
-        make(label_sampling="middle")
-
-
 def test_from_zero_the_context_classifier_starts_as_the_plain_one():
     features, labels = draw()
-    classifier = make(
-        **RESIDUAL, zero_start=True, context_similarity="dot", context_bias=True, reads=("share", "scene", "place")
-    )
-    with torch.no_grad():
-        classifier.bias.copy_(torch.randn(N))
+    classifier = make(**RESIDUAL, zero_start=True, context_similarity="dot", bias=False)
     outputs = classifier(features, labels)
     torch.testing.assert_close(outputs.context, outputs.plain)
     torch.testing.assert_close(outputs.oracle, outputs.plain)
     torch.testing.assert_close(classifier(features), outputs.plain)
     outputs.context.square().sum().backward()
     assert classifier.context_projector[2].weight.grad.abs().sum() > 0
-    with pytest.raises(ValueError, match="zero_start needs designs that add the weight"):
-        make(zero_start=True)
 
 
-def test_reading_shares_gives_each_class_a_bias_of_the_image():
-    features, labels = draw()
-    classifier = make(reads=["share"])
-    assert [classifier.context_projector[i].weight.shape for i in (0, 2)] == [(D // 2, 2 * D + 1), (D + 1, D // 2)]
-    before = classifier(features, labels)
+# Recorded before losing options were deleted: what the default computes must never change by accident.
+TUNED = {
+    "plain": 1.7465384126064771,
+    "context": 2.8566901188687757,
+    "oracle": 3.4717258038327863,
+    "distillation": 2.9576253307549982,
+    "overlap": 0.9067006281105442,
+    "total": 13.75268155039467,
+}
+TUNED_GRADIENTS = {  # their lengths
+    "features": 0.9539712672640525,
+    "weight": 6.568212976283701,
+    "bias": 0.1357609338238173,
+    "context_projector.0.weight": 2.178853039025195,
+    "context_projector.2.weight": 1.695896221449234,
+    "context_projector.2.bias": 5.21210033961769,
+    "oracle_projector.0.weight": 0.5389845980520505,
+    "oracle_projector.2.weight": 0.5828219896463199,
+    "oracle_projector.2.bias": 1.3288116891456279,
+}
+
+
+def test_the_default_computes_what_it_always_did():
+    classifier = cacseg.ContextAwareClassifier(8, 5).double()
     with torch.no_grad():
-        classifier.context_projector[2].bias[-1] = 3.0
-        classifier.oracle_projector[2].bias[-1] = -2.0
-    after = classifier(features, labels)
-    torch.testing.assert_close(after.context, before.context + 3.0)
-    torch.testing.assert_close(after.oracle, before.oracle - 2.0)
-    with pytest.raises(ValueError, match="dense batches"):
-        classifier(features.flatten(2).movedim(1, 2).flatten(0, 1), offsets=torch.tensor([0, 24, 48]))
-    with pytest.raises(ValueError, match="designs with a projector"):
-        make(reads=["share"], oracle_design="prototype")
+        for index, parameter in enumerate(classifier.parameters()):
+            parameter.copy_(wave(parameter.shape, index, 0.5))
+    features, labels = wave((2, 8, 6, 7), 11).requires_grad_(), striped_labels((2, 24, 28), 5, 17)
+    losses = cacseg.ContextLoss()(classifier(features, labels), labels)
+    losses["total"].backward()
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(TUNED, rel=1e-12)
+    lengths = {name: one.grad.norm().item() for name, one in classifier.named_parameters()}
+    assert {"features": features.grad.norm().item(), **lengths} == pytest.approx(TUNED_GRADIENTS, rel=1e-11)
+    assert classifier.eval()(features).norm().item() == pytest.approx(111.16549190769375, rel=1e-12)
 
 
-def test_shares_of_classes():
-    """0 for a class that is not there, 1 for the whole image, between them by the logarithm."""
-    labels = torch.tensor([[0, 0, 0, 1], [2, 2, 2, 2], [-1, -1, -1, -1]])
-    found = functional.oracle_shares(labels, 4, ignore_index=-1)
-    expected = [1 - torch.log(torch.tensor(part)) / torch.log(torch.tensor(1e-4)) for part in (0.75, 0.25)]
-    torch.testing.assert_close(found[0], torch.stack([*expected, torch.zeros(()), torch.zeros(())]))
-    assert found[1:].tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
-    logits = torch.where(functional.class_masks(labels[:2], 4, -1) > 0, 50.0, 0.0)
-    torch.testing.assert_close(functional.context_shares(logits), found[:2])
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.5])
-def test_a_second_round_pools_by_the_answer_of_the_first(threshold):
-    features, labels = draw()
-    classifier, first = make(rounds=2, confidence_threshold=threshold), make(confidence_threshold=threshold)
-    outputs, before = classifier(features, labels), first(features, labels)
-    prototypes = functional.context_prototypes(features, before.context, confidence_threshold=threshold)
-    joined = torch.cat([prototypes, first.weight.flatten(1).expand_as(prototypes)], dim=-1)
-    expected = functional.cosine_logits(features, first.context_projector(joined), first.scale)
-    torch.testing.assert_close(outputs.context, expected)
-    torch.testing.assert_close(classifier(features), expected)
-    torch.testing.assert_close(outputs.oracle, before.oracle)
-    assert not torch.allclose(expected, before.context)
-    rows, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
-    packed = classifier(rows, offsets=offsets).unflatten(0, (2, 24)).movedim(1, 2).unflatten(2, features.shape[2:])
-    torch.testing.assert_close(packed, expected)
-
-
-def test_a_second_round_has_gradients_through_both():
-    features, labels = draw()
-    classifier = make(rounds=2)
-    classifier(features, labels).context.square().sum().backward()
-    assert classifier.context_projector[0].weight.grad.abs().sum() > 0
-    assert classifier.bias.grad.abs().sum() > 0  # through the plain logits, which pool the first prototypes
-    apart = make(rounds=2, detach_plain=True)
-    apart(features, labels).context.square().sum().backward()
-    assert apart.bias.grad is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (dict(rounds=0), ValueError, "rounds must be at least 1; got 0"),
-        (dict(detach_prototypes="no"), TypeError, "detach_prototypes must be True or False; got 'no'"),
-        (dict(detach_prototypes=True, context_design="weight"), ValueError, "context_design='weight' has none"),
-        (dict(rounds=1.5), TypeError, "rounds must be an integer; got 1.5"),
-        (dict(rounds=True), TypeError, "rounds must be an integer; got True"),
-        (dict(rounds=2, context_design="weight"), ValueError, "context_design='weight' has none"),
-    ],
-)
-def test_rounds_that_cannot_be(arguments, error, message):
-    with pytest.raises(error, match=message):
-        make(**arguments)
-
-
-def gradients_of(term, **arguments):
-    """Of one term of the loss: into the features, and into all that the classifier learns."""
-    features, labels = draw()
-    features.requires_grad_()
-    classifier = make(**arguments)
-    losses = cacseg.ContextLoss("released")(classifier(features, labels), labels)
-    learnt = dict(classifier.named_parameters())
-    found = torch.autograd.grad(losses[term], [features, *learnt.values()], allow_unused=True)
-    return losses[term], found[0], dict(zip(learnt, found[1:], strict=True))
-
-
-def test_the_distillation_has_a_gradient_of_its_own():
-    loss, features, learnt = gradients_of("distillation")
-    other, nothing, theirs = gradients_of("distillation", distillation_gradient=0.0)
-    torch.testing.assert_close(other, loss)
-    assert features.abs().sum() > 0
-    assert nothing is None or nothing.abs().sum() == 0
-    for name in ("context_projector.0.weight", "context_projector.2.bias"):
-        torch.testing.assert_close(theirs[name], learnt[name])
-    assert theirs["bias"] is None or theirs["bias"].abs().sum() == 0  # comes through the plain logits alone
-    _, half, _ = gradients_of("distillation", distillation_gradient=0.5)
-    assert 0 < half.abs().sum() < features.abs().sum()
-
-
-def test_the_gradient_of_the_distillation_leaves_the_others_alone():
-    for term in ("plain", "context", "oracle"):
-        for ours, theirs in zip(gradients_of(term), gradients_of(term, distillation_gradient=0.0), strict=True):
-            if isinstance(ours, dict):
-                for name, value in ours.items():
-                    assert (value is None) == (theirs[name] is None)
-                    if value is not None:
-                        torch.testing.assert_close(theirs[name], value)
-            else:
-                torch.testing.assert_close(theirs, ours)
-
-
-def test_a_learnable_scale_starts_at_the_scale():
-    features, labels = draw()
-    classifier = make(learnable_scale=True)
-    torch.testing.assert_close(classifier(features, labels).context, make()(features, labels).context)
-    classifier(features, labels).oracle.sum().backward()
-    assert classifier.scale_factor.grad is not None
+def prototypes_by_the_authors_formula(features, weight, bias, epsilon=1e-12):
+    """(p @ x) / (p.sum + 1e-12), as it stands in their code."""
+    probability = (torch.einsum("nd,bdl->bnl", weight, features) + bias[:, None]).softmax(dim=1)
+    return probability @ features.transpose(1, 2) / (probability.sum(dim=-1, keepdim=True) + epsilon)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_answer(packed):
-    features, _ = draw()
+def test_a_vanishing_class_has_the_prototype_of_the_authors_code(packed):
+    """Probability masses from 1 down to 1e-30; with another preset such a class has a mean all the same."""
+    features, _ = draw(spatial=(24,))
+    weight, bias = torch.zeros(N, D, dtype=torch.float64), torch.tensor([0.0, -23.0, -25.0, -27.0, -70.0]).double()
+    expected = prototypes_by_the_authors_formula(features, weight, bias)
+    scale = expected.norm(dim=-1) / features.mean(dim=-1).norm(dim=-1, keepdim=True)
+    assert ((scale[:, 1:4] < 1.0) & (scale[:, 1:4] > 0.0)).all()
+    assert (scale[:, 4] < 1e-15).all()
     offsets = None
     if packed:
-        features, offsets = features.flatten(2).movedim(1, 2).flatten(0, 1), torch.tensor([0, 24, 48])
-    plain, context = make().both_logits(features, offsets)
-    assert torch.equal(make()(features, offsets=offsets), context)
-    assert torch.equal(make(answer="plain")(features, offsets=offsets), plain)
-    mean = make(answer="mean")(features, offsets=offsets)
-    torch.testing.assert_close(mean.softmax(1), (plain.softmax(1) + context.softmax(1)) / 2)
-    with pytest.raises(ValueError, match="answer must be one of"):
-        make(answer="both")
+        offsets, features = torch.tensor([0, 24, 48]), features.transpose(1, 2).flatten(0, 1)
+    plain = functional.plain_logits(features, weight, bias)
+    found = functional.context_prototypes(features, plain, epsilon=1e-12, offsets=offsets)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    means = functional.context_prototypes(features, plain, offsets=offsets)
+    torch.testing.assert_close(means, means[:, :1].expand_as(means))
 
 
-@pytest.mark.parametrize("scope", ["image", "batch"])
-def test_what_projectors_read_has_gradients_and_is_of_each_image(scope):
-    features, labels = draw()
-    classifier = make(reads=("place", "scene"), oracle_scope=scope)
-    assert classifier.reads == ("scene", "place")
-    assert classifier.context_projector[0].weight.shape[1] == 2 * D + D + 8
+def test_only_released_has_the_authors_epsilon():
+    found = {
+        name: cacseg.ContextAwareClassifier(D, N, preset=name).prototype_epsilon for name in cacseg.presets.PRESETS
+    }
+    assert found == {"tuned": 0.0, "released": 1e-12, "paper": 0.0}
+
+
+def test_the_epsilon_reaches_the_logits():
+    features, _ = draw()
+    classifier = make()
     with torch.no_grad():
-        for projector in (classifier.context_projector, classifier.oracle_projector):
-            projector[2].weight[D:].normal_()
-    outputs = classifier(features, labels)
-    torch.testing.assert_close(classifier(features[1:]), outputs.context[1:])
-    outputs.context.sum().backward(retain_graph=True)
-    outputs.oracle.sum().backward()
-    for name, parameter in classifier.named_parameters():
-        if "projector" in name:
-            assert parameter.grad.abs().sum() > 0, name
-    with pytest.raises(ValueError, match="reads must be one of"):
-        make(reads=["weather"])
-
-
-def test_place_codes_know_where_a_pixel_is():
-    codes = functional.place_codes(torch.zeros(1, 1, 6, 8))
-    assert codes.shape == (8, 6, 8)
-    assert len({tuple(code.tolist()) for code in codes.flatten(1).T}) == 48
-    torch.testing.assert_close(codes[0, :, 0], ((torch.arange(6) + 0.5) / 6 * torch.pi).sin())
+        classifier.bias[0] = -80.0
+    other = make(prototype_epsilon=0.0)
+    other.load_state_dict(classifier.state_dict())
+    assert (classifier(features)[:, 0] - other(features)[:, 0]).abs().max() > 0.1
+    torch.testing.assert_close(classifier(features)[:, 1:], other(features)[:, 1:])

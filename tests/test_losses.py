@@ -117,7 +117,7 @@ def test_gradcheck_through_classifier_and_loss(preset):
 
 
 def test_the_total_is_the_weighted_sum():
-    classifier, (features, labels) = make(), draw()
+    classifier, (features, labels) = make(preset="tuned"), draw()
     outputs = classifier(features, labels)
     weights = dict(plain_weight=0.5, context_weight=2.0, oracle_weight=3.0, kl_weight=0.1, overlap_weight=0.7)
     losses = cacseg.ContextLoss(**weights)(outputs, labels)
@@ -208,18 +208,9 @@ def test_packed_batches(preset):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (dict(preset="none"), "preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'none'"),
+        (dict(preset="none"), "preset must be one of 'tuned', 'released', 'paper'; got 'none'"),
         (dict(kl_weight=-1.0), "weight of the distillation term must be finite and not negative; got -1.0"),
-        (dict(relation_weight=-1.0), "weight of the relation term must be finite and not negative; got -1.0"),
-        (dict(overlap_weight=-1.0), "weight of the overlap term must be finite and not negative; got -1.0"),
-        (dict(preset="centred", overlap_at="labels"), "overlap_at='labels' is of a term that has no weight. Give over"),
-        (
-            dict(overlap_weight=0.0, overlap_at="labels"),
-            "overlap_at='labels' is of a term that has no weight. Give over",
-        ),
-        (dict(overlap_at="pixels"), "overlap_at must be one of 'features', 'labels'; got 'pixels'"),
-        (dict(relation_weight=float("nan")), "weight of the relation term must be finite and not negative; got nan"),
-        (dict(fading=True, context_weight=0.0), "fading weighs by the context cross-entropy, whose weight is 0"),
+        (dict(overlap_weight=-1.0), "overlap_weight must be finite and not negative; got -1.0"),
         (dict(distillation="kl"), "distillation must be one of 'classwise_entropy'.*got 'kl'"),
         (dict(entropy_source="p"), "entropy_source must be one of 'oracle', 'context', 'plain'; got 'p'"),
         (dict(distillation_scope="pixel"), "distillation_scope must be one of"),
@@ -239,7 +230,7 @@ def test_wrong_arguments_are_refused(arguments, message):
     [
         *(
             (name, value, f"^{name} must be True or False; got {value!r}")
-            for name in ("align_corners", "context_align_corners", "fading")
+            for name in ("align_corners", "context_align_corners")
             for value in ("maybe", 1)
         ),
         *(
@@ -248,8 +239,7 @@ def test_wrong_arguments_are_refused(arguments, message):
             for value in ("abc", True)
         ),
         ("kl_weight", True, "the weight of the distillation term must be a number; got True"),
-        ("overlap_weight", "3", "the weight of the overlap term must be a number; got '3'"),
-        ("warmup_steps", True, "warmup_steps must be an integer; got True"),
+        ("overlap_weight", "3", "overlap_weight must be a number; got '3'"),
         ("ignore_index", 0.5, "ignore_index must be an integer; got 0.5"),
     ],
 )
@@ -314,93 +304,12 @@ def test_left_and_right_are_alike_where_a_feature_has_one_place(preset, sampling
     assert torch.isclose(there, mirrored, rtol=1e-9, atol=0) == symmetric
 
 
-def test_a_distillation_that_fades_counts_as_much_as_is_left_to_learn():
-    features, labels = draw()
-    labels = torch.where(labels == 255, 255, 1)
-    for length, fades in ((0.0, False), (20.0, True)):  # an untrained model, and one that knows the labels
-        outputs = make()(features, labels)
-        known = F.one_hot(outputs.labels.clamp(min=0), 5).permute(0, 3, 1, 2).double()
-        outputs = outputs._replace(context=outputs.context + length * known)
-        truth = cacseg.ContextLoss(context_average="labelled")(outputs, labels)
-        losses = cacseg.ContextLoss(fading=True, context_average="labelled")(outputs, labels)
-        assert all(torch.equal(losses[name], truth[name]) for name in DEFAULT_TERMS)
-        left = truth["context"].clamp(max=1.0)
-        assert (left < 1.0) == fades
-        torch.testing.assert_close(losses["total"], truth["total"] - (1.0 - left) * truth["distillation"])
-        slopes = [torch.autograd.grad(one["total"], features, retain_graph=True)[0] for one in (losses, truth)]
-        assert torch.equal(*slopes) != fades
-
-
-def test_warm_up_lets_the_other_terms_in_over_the_first_steps():
-    features, labels = draw()
-    outputs = make()(features, labels)
-    truth = cacseg.ContextLoss()(outputs, labels)
-    criterion = cacseg.ContextLoss(warmup_steps=2)
-    others = truth["total"] - truth["plain"]
-    for share in (0.0, 0.5, 1.0, 1.0):
-        losses = criterion(outputs, labels)
-        torch.testing.assert_close(losses["total"], truth["plain"] + share * others, check_dtype=False)
-        torch.testing.assert_close(losses["context"], truth["context"])
-    assert criterion.state_dict().keys() == {"steps_taken"}  # a resumed run goes on where it was
-    fresh = cacseg.ContextLoss(warmup_steps=2).eval()
-    for _ in range(2):
-        torch.testing.assert_close(fresh(outputs, labels)["total"], truth["plain"], check_dtype=False)
-    with pytest.raises(ValueError, match="warmup_steps must not be negative"):
-        cacseg.ContextLoss(warmup_steps=-1)
-    with pytest.raises(TypeError, match=r"warmup_steps must be an integer; got 0.5"):
-        cacseg.ContextLoss(warmup_steps=0.5)
-    alone = cacseg.ContextLoss(warmup_steps=2, plain_weight=0.0)
-    assert [bool(alone(outputs, labels)["total"] > 0) for _ in range(2)] == [False, True]
-
-
-def test_warm_up_lets_the_overlap_in_too():
-    features, labels = draw()
-    outputs = make()(features, labels)
-    alone = cacseg.ContextLoss(warmup_steps=2, context_weight=0.0, oracle_weight=0.0, kl_weight=0.0)
-    for share in (0.0, 0.5, 1.0, 1.0):
-        losses = alone(outputs, labels)
-        expected = losses["plain"] + share * 3.0 * losses["overlap"]
-        torch.testing.assert_close(losses["total"], expected, check_dtype=False)
-
-
-def test_relations_are_a_term_where_they_have_a_weight():
-    classifier, (features, labels) = make(), draw()
-    outputs = classifier(features, labels)
-    truth = cacseg.ContextLoss()(outputs, labels)
-    assert list(cacseg.ContextLoss(relation_weight=0.0)(outputs, labels)) == [*DEFAULT_TERMS, "total"]
-    losses = cacseg.ContextLoss(relation_weight=0.5)(outputs, labels)
-    assert list(losses) == [*TERMS, "relation", "overlap", "total"]
-    relation = functional.relation_distillation(outputs.context, outputs.oracle, labels)
-    assert relation > 0
-    torch.testing.assert_close(losses["relation"], relation)
-    torch.testing.assert_close(losses["total"], truth["total"] + 0.5 * relation)
-    warm = cacseg.ContextLoss(relation_weight=0.5, warmup_steps=2)
-    for share in (0.0, 0.5, 1.0):
-        expected = truth["plain"] + share * (losses["total"] - truth["plain"])
-        torch.testing.assert_close(warm(outputs, labels)["total"], expected, check_dtype=False)
-    gradients = torch.autograd.grad(
-        losses["relation"], list(classifier.oracle_projector.parameters()), allow_unused=True
-    )
-    assert gradients == (None, None, None)
-
-
-def test_relations_need_an_oracle_and_a_dense_batch():
-    features, labels = draw()
-    alone = dict(oracle_weight=0.0, kl_weight=0.0, relation_weight=2.0)
-    with pytest.raises(ValueError, match=r"relation term has weight 2.0, but the classifier has no oracle"):
-        cacseg.ContextLoss(**alone)(make(oracle_design="none")(features, labels), labels)
-    rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
-    outputs = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
-    with pytest.raises(ValueError, match=r"dense batches.*relation_weight=0"):
-        cacseg.ContextLoss(relation_weight=1.0)(outputs, row_labels)
-
-
 def test_overlap_is_a_term_where_it_has_a_weight():
     classifier, (features, labels) = make(), draw()
     outputs = classifier(features, labels)
-    truth = cacseg.ContextLoss("centred")(outputs, labels)
+    truth = cacseg.ContextLoss()(outputs, labels)
     assert list(truth) == [*TERMS, "total"]
-    losses = cacseg.ContextLoss("centred", overlap_weight=2.0)(outputs, labels)
+    losses = cacseg.ContextLoss(overlap_weight=2.0)(outputs, labels)
     assert list(losses) == [*DEFAULT_TERMS, "total"]
     overlap = functional.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
     assert 0.0 < overlap < 1.0
@@ -413,9 +322,7 @@ def test_overlap_is_a_term_where_it_has_a_weight():
     rows, row_labels = features.flatten(2).transpose(1, 2).flatten(0, 1), labels[:, ::4, ::4].flatten()
     packed = make()(rows, row_labels, offsets=torch.tensor([0, 24, 48]))
     expected = functional.overlap_loss(packed.context, row_labels)
-    for size in ("features", "labels"):  # which are one
-        loss = cacseg.ContextLoss(overlap_weight=1.0, overlap_at=size)
-        torch.testing.assert_close(loss(packed, row_labels)["overlap"], expected)
+    torch.testing.assert_close(cacseg.ContextLoss(overlap_weight=1.0)(packed, row_labels)["overlap"], expected)
 
 
 @pytest.mark.parametrize("drops", [False, True])
@@ -454,45 +361,8 @@ def test_the_default_on_maps_of_any_dimension(size, dtype):
     assert all(one.grad.isfinite().all() and one.grad.abs().sum() > 0 for one in (features, *classifier.parameters()))
 
 
-@pytest.mark.parametrize("preset", ["tuned", "released", "paper"])
-def test_overlap_at_the_size_of_the_labels(preset):
-    features, labels = draw()
-    renamed, corners = labels.where(labels != 255, 77), preset == "paper"
-    outputs = make(preset=preset, ignore_index=77)(features, renamed)
-    large = functional.upsample(outputs.context, labels.shape[1:], corners)
-    expected = functional.overlap_loss(large, labels)
-    for size in ("features", "labels"):
-        arguments = dict(overlap_weight=1.0, overlap_at=size, ignore_index=77, context_align_corners=corners)
-        found = cacseg.ContextLoss(preset, **arguments)(outputs, renamed)["overlap"]
-        assert torch.allclose(found, expected) == (size == "labels")
-    assert "overlap=1.0, overlap_at='labels'" in repr(cacseg.ContextLoss(overlap_weight=1.0, overlap_at="labels"))
-    assert "overlap=3.0, overlap_at='labels'" in repr(cacseg.ContextLoss(overlap_at="labels"))
-    assert "overlap=3.0, overlap_at='features'" in repr(cacseg.ContextLoss())
-    assert "overlap" not in repr(cacseg.ContextLoss("centred"))
-
-
 OTHER_WAYS = {
     "compiled": lambda step: torch.compile(step, backend="aot_eager", fullgraph=True),
     "checkpoint": lambda step: lambda seen: checkpoint(step, seen, use_reentrant=False),
     "reentrant checkpoint": lambda step: lambda seen: checkpoint(step, seen, use_reentrant=True),
 }
-
-
-@pytest.mark.parametrize("way", OTHER_WAYS)
-def test_a_warm_up_counts_each_call_once_and_sends_back_what_it_let_in(way):
-    features, labels = draw()
-    found = []
-    for run in (lambda step: step, OTHER_WAYS[way]):
-        classifier, criterion = make(), cacseg.ContextLoss(warmup_steps=3)
-
-        def step(seen, classifier=classifier, criterion=criterion):
-            return criterion(classifier(seen, labels), labels)["total"]
-
-        slopes = []
-        for _ in range(4):
-            seen = features.detach().clone().requires_grad_()
-            run(step)(seen).backward()
-            slopes.append(seen.grad)
-        assert criterion.steps_taken == 4
-        found.append(slopes)
-    torch.testing.assert_close(*found)

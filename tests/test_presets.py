@@ -6,74 +6,87 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
-from cacseg.presets import DEFAULT, PRESETS
+from cacseg.presets import CLASSIFIER_FIELDS, DEFAULT, MODEL_FIELDS, PRESETS, Preset, fill_preset
 from cacseg.recipes.named import RECIPES, find_recipe
 from projectors import wake
 
-FAITHFUL = ("project_concat", False, "nearest")
-OF_THE_CLASSIFIER = ("oracle_scope", "label_sampling")
+LOSS_FIELDS = tuple(name for name in Preset._fields if name not in (*CLASSIFIER_FIELDS, *MODEL_FIELDS))
+RELEASED = {
+    "oracle_scope": "batch",
+    "prototype_epsilon": 1e-12,
+    "distillation_scope": "batch",
+    "soft_target_weight": 0.5,
+    "align_corners": True,
+    "context_average": "all",
+    "auxiliary_average": "all",
+}
+OURS = {
+    "label_sampling": "centred",
+    "context_design": "project_concat_residual",
+    "oracle_design": "project_concat_residual",
+    "zero_start": True,
+    "overlap_weight": 3.0,
+}
+
+
+def departures(preset, beside):
+    return {name: value for name, value in preset._asdict().items() if value != getattr(beside, name)}
 
 
 def test_the_presets_are_the_documented_ones():
-    assert PRESETS["paper"] == ("image", "image", "present", 1.0, False, False, "labelled", *FAITHFUL, 0.0)
-    assert PRESETS["released"] == ("batch", "batch", "present", 0.5, True, False, "all", *FAITHFUL, 0.0)
-    ours = (
-        *("batch", "batch", "present", 0.5, False, False, "all"),
-        *("project_concat_residual", True, "centred"),
+    paper, released, tuned = (PRESETS[name] for name in ("paper", "released", "tuned"))
+    assert paper == Preset(
+        oracle_scope="image",
+        label_sampling="nearest",
+        context_design="project_concat",
+        oracle_design="project_concat",
+        zero_start=False,
+        prototype_epsilon=0.0,
+        distillation_scope="image",
+        soft_target_weight=1.0,
+        align_corners=False,
+        context_align_corners=False,
+        context_average="labelled",
+        overlap_weight=0.0,
+        auxiliary_average="labelled",
     )
-    assert PRESETS["centred"] == (*ours, 0.0)
-    assert PRESETS["tuned"] == (*ours, 3.0)
+    assert departures(released, paper) == RELEASED
+    back = {name: getattr(paper, name) for name in ("prototype_epsilon", "align_corners", "auxiliary_average")}
+    assert departures(tuned, released) == {**OURS, **back}
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_fills_in_and_never_overrides(preset):
     values, other = PRESETS[preset], PRESETS["paper" if preset != "paper" else "tuned"]
-    classifier, loss = cacseg.ContextAwareClassifier(4, 3, preset=preset), cacseg.ContextLoss(preset)
-    assert classifier.context_design == classifier.oracle_design == values.design
+    classifier = cacseg.ContextAwareClassifier(4, 3, preset=preset)
     assert (classifier.context_projector[2].weight.abs().sum() == 0) == values.zero_start
-    for name in OF_THE_CLASSIFIER:
-        assert getattr(classifier, name) == getattr(values, name)
-    for name in values._fields[1:7]:
-        assert getattr(loss, name) == getattr(values, name)
-    assert loss.weights.get("overlap", 0.0) == values.overlap_weight
+    read = [name for name in CLASSIFIER_FIELDS if name != "zero_start"]
+    assert {name: getattr(classifier, name) for name in read} == {name: getattr(values, name) for name in read}
+    assert cacseg.ContextLoss(preset).options == {preset: values}
 
-    arguments = {name: getattr(other, name) for name in OF_THE_CLASSIFIER}
-    changed = cacseg.ContextAwareClassifier(4, 3, preset=preset, context_design="prototype", **arguments)
-    assert changed.context_design == "prototype"
-    for name, value in arguments.items():
-        assert getattr(changed, name) == value
-    arguments = {name: getattr(other, name) for name in values._fields[1:7]}
-    changed = cacseg.ContextLoss(preset, overlap_weight=other.overlap_weight, **arguments)
-    for name, value in arguments.items():
-        assert getattr(changed, name) == value
-    assert changed.weights.get("overlap", 0.0) == other.overlap_weight
+    changed = cacseg.ContextAwareClassifier(4, 3, preset=preset, **{name: getattr(other, name) for name in read})
+    assert {name: getattr(changed, name) for name in read} == {name: getattr(other, name) for name in read}
+    given = {name: getattr(other, name) for name in LOSS_FIELDS}
+    assert cacseg.ContextLoss(preset, **given).options == {preset: values._replace(**given)}
 
 
-def losses_and_gradients(criterion):
+def test_none_is_left_out_and_zero_and_false_are_not():
+    filled = fill_preset("tuned", overlap_weight=0.0, zero_start=False, align_corners=None)
+    assert departures(filled, PRESETS["tuned"]) == {"overlap_weight": 0.0, "zero_start": False}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_loss_without_a_preset_has_that_of_the_classifier(preset):
     torch.manual_seed(0)
-    classifier, features = cacseg.ContextAwareClassifier(4, 3), torch.randn(2, 4, 5, 6, requires_grad=True)
-    labels = torch.randint(0, 3, (2, 20, 24))
-    losses = criterion(wake(classifier)(features, labels), labels)
-    losses["total"].backward()
-    return losses, [features.grad, *(one.grad for one in classifier.parameters())]
-
-
-def test_tuned_is_centred_with_a_loss_for_overlap():
-    tuned, centred = cacseg.ContextLoss("tuned"), cacseg.ContextLoss("centred")
-    assert tuned.weights == {**centred.weights, "overlap": 3.0}
-    assert tuned.overlap_at == "features"
-    (ours, _), (theirs, _) = losses_and_gradients(tuned), losses_and_gradients(centred)
-    assert list(ours) == [*list(theirs)[:-1], "overlap", "total"]
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs if name != "total")
-    torch.testing.assert_close(ours["total"], theirs["total"] + 3.0 * ours["overlap"])
-
-
-def test_tuned_without_that_loss_is_centred_to_the_digit():
-    ours, theirs = cacseg.ContextLoss("tuned", overlap_weight=0.0), cacseg.ContextLoss("centred")
-    assert repr(ours) == repr(theirs)
-    torch.testing.assert_close(losses_and_gradients(ours), losses_and_gradients(theirs), rtol=0, atol=0)
-    ours, theirs = cacseg.ContextLoss("centred", overlap_weight=3.0), cacseg.ContextLoss("tuned")
-    torch.testing.assert_close(losses_and_gradients(ours), losses_and_gradients(theirs), rtol=0, atol=0)
+    classifier, labels = cacseg.ContextAwareClassifier(4, 3, preset=preset), torch.randint(0, 3, (2, 20, 24))
+    outputs = wake(classifier)(torch.randn(2, 4, 5, 6), labels)
+    assert outputs.preset == preset
+    torch.testing.assert_close(
+        cacseg.ContextLoss()(outputs, labels), cacseg.ContextLoss(preset)(outputs, labels), rtol=0, atol=0
+    )
+    other = "paper" if preset != "paper" else "released"
+    with pytest.raises(ValueError, match=f"classifier has '{preset}', the loss '{other}'.*ContextLoss\\(\\)"):
+        cacseg.ContextLoss(other)(outputs, labels)
 
 
 def test_the_default_is_tuned_and_the_recipes_of_the_paper_are_not():

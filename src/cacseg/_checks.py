@@ -144,6 +144,7 @@ def check_labels(
     ignore_index: int,
     *,
     packed: bool = False,
+    in_proportion: bool = False,
     read_values: bool = True,
 ) -> None:
     """Labels are integers, `[b, *spatial]` at any size (packed: `[N]`), in [0, n) or ignored.
@@ -177,7 +178,8 @@ def check_labels(
             )
         if labels.numel() == 0:
             raise ValueError(f"labels must not be empty; got shape {shape}.")
-        check_proportions("labels", labels.shape[1:], "features or logits", scores.shape[2:])
+        if in_proportion:
+            check_proportions("labels", labels.shape[1:], "features", scores.shape[2:])
     if labels.device != scores.device:
         raise ValueError(
             f"labels and features or logits must be on one device; got labels on {labels.device}, the other "
@@ -190,9 +192,10 @@ def check_labels(
 def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int]) -> None:
     """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here.
 
-    A map of H rows has H / stride of them at another stride, up to one more or less; 2-D maps alone are looked at.
+    A map of H rows has H / stride of them at another stride, up to one more or less. Looked at for 2-D maps, outside of
+    compiled code, where it would be one more guard on sizes.
     """
-    if len(size) != 2 or tuple(size) == tuple(map_size):
+    if len(size) != 2 or torch.compiler.is_compiling() or tuple(size) == tuple(map_size):
         return
     least = max(big / (small + 1) for big, small in zip(size, map_size, strict=True))
     most = min(big / max(small - 1, 1e-9) for big, small in zip(size, map_size, strict=True))

@@ -168,7 +168,7 @@ class ContextAwareClassifier(nn.Module):
         if labels is None:
             return features
         labels = read_mask(labels, features.ndim, self.ignore_index) if self.num_classes == 1 else labels
-        _checks.check_labels(labels, features, n, self.ignore_index, packed=is_packed)
+        _checks.check_labels(labels, features, n, self.ignore_index, packed=is_packed, in_proportion=True)
         return ops.fit_labels(labels, features.shape[2:], n, self.ignore_index, self.label_sampling)
 
     def _rows(self) -> tuple[Tensor, Tensor | None]:

@@ -1,16 +1,20 @@
+from functools import partial
+
 import pytest
 import torch
 
 import naive
 from cacseg import functional
+from cacseg.functional.distillation import DISTILLATION_FORMS
 from reference_vectors import CASES, load
 
 FORMS = {
-    "vanilla": (functional.vanilla_distillation, dict(by_class=False)),
-    "entropy": (functional.entropy_distillation, dict(by_class=False)),
-    "classwise": (functional.classwise_distillation, dict(by_class=True)),
-    "classwise_entropy": (functional.classwise_entropy_distillation, dict(by_class=True)),
+    name: (partial(functional.distillation, form=name), dict(by_class=name.startswith("classwise")))
+    for name in DISTILLATION_FORMS
 }
+vanilla, entropy, classwise, classwise_entropy = (
+    FORMS[name][0] for name in ("vanilla", "entropy", "classwise", "classwise_entropy")
+)
 
 
 def draw(spatial=(3, 4), n=5, seed=0):
@@ -44,44 +48,24 @@ def test_each_form_equals_a_loop(name, scope, soft, spatial):
         assert ours.item() == pytest.approx(truth, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["vanilla", "entropy"])
-def test_without_labels_every_pixel_counts(name):
-    context, oracle, _, _ = draw()
-    weight = oracle if name == "entropy" else None
-    truth = naive.distillation(context, oracle, None, by_class=False, entropy_logits=weight)
-    assert FORMS[name][0](context, oracle).item() == pytest.approx(truth, abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ["classwise", "classwise_entropy"])
-def test_dividing_by_all_classes(name):
-    context, oracle, _, labels = draw()
-    weight = oracle if "entropy" in name else None
-    truth = naive.distillation(context, oracle, labels, by_class=True, over_all_classes=True, entropy_logits=weight)
-    assert FORMS[name][0](context, oracle, labels, class_average="all").item() == pytest.approx(truth, abs=1e-12)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_papers_vectors(case):
     v = load("paper", case)
     context, oracle, plain, labels = v["out_p_p"], v["out_p_y"], v["in_logits"], v["labels_lowres"]
     sources = {"oracle": oracle, "estimated": context, "original": plain}
     close = dict(rtol=0, atol=1e-9)
-    torch.testing.assert_close(functional.vanilla_distillation(context, oracle), v["kl_vanilla_allpix"], **close)
-    torch.testing.assert_close(functional.vanilla_distillation(context, oracle, labels), v["kl_vanilla"], **close)
-    for average, suffix in (("present", "over_present"), ("all", "over_n")):
-        ours = functional.classwise_distillation(context, oracle, labels, class_average=average)
-        torch.testing.assert_close(ours, v[f"kl_classwise_{suffix}"], **close)
+    every = torch.zeros_like(labels)  # one class: every pixel takes part
+    torch.testing.assert_close(vanilla(context, oracle, every), v["kl_vanilla_allpix"], **close)
+    torch.testing.assert_close(vanilla(context, oracle, labels), v["kl_vanilla"], **close)
+    torch.testing.assert_close(classwise(context, oracle, labels), v["kl_classwise_over_present"], **close)
     for name, source in sources.items():
         torch.testing.assert_close(functional.entropy(source), v[f"out_H_{name}"], **close)
-        ours = functional.entropy_distillation(context, oracle, entropy_logits=source)
+        ours = entropy(context, oracle, every, entropy_logits=source)
         torch.testing.assert_close(ours, v[f"kl_entropy_{name}_allpix"], **close)
-        ours = functional.entropy_distillation(context, oracle, labels, entropy_logits=source)
+        ours = entropy(context, oracle, labels, entropy_logits=source)
         torch.testing.assert_close(ours, v[f"kl_entropy_{name}"], **close)
-        for average, suffix in (("present", "over_present"), ("all", "over_n")):
-            ours = functional.classwise_entropy_distillation(
-                context, oracle, v["in_labels"], entropy_logits=source, class_average=average
-            )
-            torch.testing.assert_close(ours, v[f"kl_classwise_entropy_{name}_{suffix}"], **close)
+        ours = classwise_entropy(context, oracle, v["in_labels"], entropy_logits=source)
+        torch.testing.assert_close(ours, v[f"kl_classwise_entropy_{name}_over_present"], **close)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -100,8 +84,8 @@ def test_with_one_class_eq_11_is_eq_10():
     context, oracle, _, labels = draw()
     labels = torch.where(labels == 255, 255, 3)
     torch.testing.assert_close(
-        functional.classwise_entropy_distillation(context, oracle, labels),
-        functional.entropy_distillation(context, oracle, labels),
+        classwise_entropy(context, oracle, labels),
+        entropy(context, oracle, labels),
     )
 
 
@@ -109,19 +93,19 @@ def test_with_constant_entropy_eq_10_is_eq_7_and_eq_11_is_classwise():
     context, oracle, _, labels = draw()
     flat = torch.zeros_like(oracle)
     torch.testing.assert_close(
-        functional.entropy_distillation(context, oracle, labels, entropy_logits=flat),
-        functional.vanilla_distillation(context, oracle, labels),
+        entropy(context, oracle, labels, entropy_logits=flat),
+        vanilla(context, oracle, labels),
     )
     torch.testing.assert_close(
-        functional.classwise_entropy_distillation(context, oracle, labels, entropy_logits=flat),
-        functional.classwise_distillation(context, oracle, labels),
+        classwise_entropy(context, oracle, labels, entropy_logits=flat),
+        classwise(context, oracle, labels),
     )
 
 
 def test_vanilla_is_torchs_cross_entropy_with_soft_targets():
-    context, oracle, _, _ = draw()
+    context, oracle, _, labels = draw()
     truth = torch.nn.functional.cross_entropy(context, oracle.softmax(1))
-    torch.testing.assert_close(functional.vanilla_distillation(context, oracle), truth)
+    torch.testing.assert_close(vanilla(context, oracle, torch.zeros_like(labels), scope="batch"), truth)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -185,15 +169,18 @@ def test_mixing_labels_in_needs_labels():
     context, oracle, _, _ = draw()
     with pytest.raises(ValueError, match=r"soft_target_weight = 0.5 mixes the labels in: pass them"):
         functional.soft_cross_entropy(context, oracle, None, 0.5)
-    for function in (functional.vanilla_distillation, functional.entropy_distillation):
-        with pytest.raises(ValueError, match=r"soft_target_weight = 0.5 mixes the labels in: pass them"):
-            function(context, oracle, soft_target_weight=0.5)
+
+
+def test_a_form_that_there_is_not():
+    context, oracle, _, labels = draw()
+    with pytest.raises(ValueError, match=r"form must be one of 'classwise_entropy', .*; got 'kl'"):
+        functional.distillation(context, oracle, labels, "kl")
 
 
 def test_logits_of_different_shapes_are_refused():
     context, oracle, plain, labels = draw()
     message = r"must have one shape; got \(2, 5, 3, 4\) and \(2, 1, 3, 4\)"
     with pytest.raises(ValueError, match=message):
-        functional.classwise_entropy_distillation(context, oracle[:, :1], labels)
+        classwise_entropy(context, oracle[:, :1], labels)
     with pytest.raises(ValueError, match=message):
-        functional.entropy_distillation(context, oracle, labels, entropy_logits=plain[:, :1])
+        entropy(context, oracle, labels, entropy_logits=plain[:, :1])

@@ -47,21 +47,6 @@ def test_of_sure_answers_it_is_what_miou_lacks():
     assert functional.overlap_loss(right, labels).item() == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("align_corners", [False, True])
-@pytest.mark.parametrize("spatial", [(12,), (3, 4), (2, 3, 2)])
-def test_upsampled_it_is_the_overlap_at_the_size_of_the_labels(spatial, align_corners):
-    logits, _ = draw(spatial)
-    _, labels = draw(tuple(3 * size + 1 for size in spatial), seed=1)
-    large = functional.upsample(logits, labels.shape[1:], align_corners)
-    found = functional.upsampled_overlap_loss(logits, labels, align_corners=align_corners)
-    torch.testing.assert_close(found, functional.overlap_loss(large, labels))
-    assert found.item() == pytest.approx(naive.overlap_loss(large, labels), abs=1e-12)
-    thin = torch.zeros(1, 9, 9, dtype=torch.int64)
-    thin[:, 1] = 1  # a line that the features' size does not have
-    logits = torch.zeros(1, 2, 3, 3, dtype=torch.float64)
-    assert functional.upsampled_overlap_loss(logits, thin).item() == pytest.approx(1.0 - (4.5 / 45 + 36 / 76.5) / 2)
-
-
 def test_gradients_are_right_and_none_come_from_ignored_pixels():
     logits, labels = draw((2, 3), n=4)
     torch.autograd.gradcheck(lambda one: functional.overlap_loss(one, labels), logits.requires_grad_())

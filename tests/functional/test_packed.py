@@ -1,5 +1,7 @@
 """A packed batch gives what the images give one by one, and what the dense form gives on equal sizes."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -32,14 +34,10 @@ def to_packed(tensor):
 
 def test_prototypes_of_ragged_images():
     features, logits, labels, weight, offsets = draw(SIZES)
-    for threshold in (0.0, 0.6):
-        ours = functional.context_prototypes(features, logits, offsets=offsets, confidence_threshold=threshold)
+    for epsilon in (0.0, 0.6):
+        ours = functional.context_prototypes(features, logits, offsets=offsets, epsilon=epsilon)
         for i, (f, p) in enumerate(zip(cut(features, offsets), cut(logits, offsets), strict=True)):
-            truth = (
-                functional.context_prototypes(f, p, confidence_threshold=threshold)
-                if f.numel()
-                else torch.zeros(1, 3, 4).double()
-            )
+            truth = functional.context_prototypes(f, p, epsilon=epsilon) if f.numel() else torch.zeros(1, 3, 4).double()
             torch.testing.assert_close(ours[i : i + 1], truth)
     ours = functional.oracle_prototypes(features, labels, weight, offsets=offsets)
     for i, (f, y) in enumerate(zip(cut(features, offsets), cut(labels[:, None], offsets), strict=True)):
@@ -79,7 +77,7 @@ def test_equal_sizes_give_the_dense_result(size, scope):
     oracle = logits.roll(1, 0)
     dense_oracle = oracle.view(3, size, -1).transpose(1, 2)
     for name in ("vanilla", "entropy", "classwise", "classwise_entropy"):
-        function = getattr(functional, f"{name}_distillation")
+        function = partial(functional.distillation, form=name)
         ours = function(logits, oracle, labels, offsets=offsets, scope=scope, soft_target_weight=0.5)
         truth = function(dense_logits, dense_oracle, dense_labels, scope=scope, soft_target_weight=0.5)
         torch.testing.assert_close(ours, truth)

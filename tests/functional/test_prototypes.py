@@ -27,11 +27,11 @@ def test_oracle_prototypes_equal_a_loop(spatial, scope):
 
 
 @pytest.mark.parametrize("spatial", SPATIAL)
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 0.999])
-def test_context_prototypes_equal_a_loop(spatial, threshold):
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 0.5])
+def test_context_prototypes_equal_a_loop(spatial, epsilon):
     features, logits, _, _ = draw(spatial)
-    ours = functional.context_prototypes(features, logits, confidence_threshold=threshold)
-    torch.testing.assert_close(ours, naive.context_prototypes(features, logits, threshold), rtol=0, atol=1e-12)
+    ours = functional.context_prototypes(features, logits, epsilon=epsilon)
+    torch.testing.assert_close(ours, naive.context_prototypes(features, logits, epsilon), rtol=0, atol=1e-12)
 
 
 def test_gradients():

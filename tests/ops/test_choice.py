@@ -19,9 +19,9 @@ def test_triton_says_why_it_cannot_run(monkeypatch):
     with pytest.raises(ValueError, match=r"float32, float16 or bfloat16 tensors; got torch\.float64"):
         ops.upsampled_cross_entropy(logits.double(), labels, impl="triton")
     with pytest.raises(ValueError, match="neither packed batches nor these options"):
-        ops.context_prototypes(logits, logits, confidence_threshold=0.5, impl="triton")
+        ops.distillation(logits, logits, labels, entropy_logits=logits.clone(), impl="triton")
     with pytest.raises(ValueError, match="impl must be one of 'auto', 'torch', 'triton'; got 'cuda'"):
-        ops.plain_logits(logits, torch.randn(5, 3), impl="cuda")
+        ops.overlap_loss(logits, labels, impl="cuda")
     monkeypatch.setattr(_choice, "TRITON_IS_THERE", False)
     with pytest.raises(ValueError, match="triton not found"):
         ops.upsampled_cross_entropy(logits, labels, impl="triton")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from cacseg._checks import check_choice, check_features, check_labels, check_number, check_offsets
+from cacseg._checks import check_choice, check_features, check_labels, check_offsets
 from cacseg.functional import packed
 from cacseg.functional._precision import no_autocast, widen
 from cacseg.functional.labels import class_masks, fit_labels
@@ -73,7 +72,6 @@ def context_prototypes(
     is taken in the logarithm. The authors' code has 1e-12, by which such a class gets a prototype of 0.
     """
     check_features(features, packed=offsets is not None)
-    check_number("epsilon", epsilon, scalars=True)
     if plain_logits.shape[0] != features.shape[0] or plain_logits.shape[2:] != features.shape[2:]:
         raise ValueError(
             "plain_logits must have the batch and spatial sizes of the features; got logits "
@@ -94,5 +92,5 @@ def pixel_shares(plain_logits: Float[Tensor, "b n *spatial"], epsilon: float = 0
     if epsilon == 0.0:
         return log_probability.softmax(dim=-1).view(plain_logits.shape)
     total = log_probability.logsumexp(dim=-1, keepdim=True)
-    total = torch.logaddexp(total, torch.full_like(total, math.log(epsilon)))
+    total = torch.logaddexp(total, torch.full_like(total, epsilon).log())
     return (log_probability - total).exp().view(plain_logits.shape)

@@ -83,7 +83,8 @@ def _share_gradient(
     for start in range(0, n, BLOCK_N):
         k = start + tl.arange(0, BLOCK_N)
         wide_k, mask = k.to(tl.int64)[:, None], (k < n)[:, None] & inside[None, :]
-        score = tl.load(logits + batch * logits_b + wide_k * logits_n + wide_place * logits_l, mask=mask, other=0.0)
+        where = batch * logits_b + wide_k * logits_n + wide_place * logits_l
+        score = tl.load(logits + where, mask=mask, other=float("-inf"))
         total = tl.load(totals + batch * n + k, mask=k < n, other=0.0)
         mean = tl.load(inner + batch * n + k, mask=k < n, other=0.0)
         share = tl.exp(score.to(tl.float32) - pixel[None, :] - total[:, None])
@@ -92,7 +93,8 @@ def _share_gradient(
     for start in range(0, n, BLOCK_N):
         k = start + tl.arange(0, BLOCK_N)
         wide_k, mask = k.to(tl.int64)[:, None], (k < n)[:, None] & inside[None, :]
-        score = tl.load(logits + batch * logits_b + wide_k * logits_n + wide_place * logits_l, mask=mask, other=0.0)
+        where = batch * logits_b + wide_k * logits_n + wide_place * logits_l
+        score = tl.load(logits + where, mask=mask, other=float("-inf"))
         total = tl.load(totals + batch * n + k, mask=k < n, other=0.0)
         mean = tl.load(inner + batch * n + k, mask=k < n, other=0.0)
         centred = score.to(tl.float32) - pixel[None, :]
