@@ -13,7 +13,6 @@ import triton.language as tl
 from torch import Tensor
 
 from cacseg.kernels import cdiv
-from cacseg.kernels.matmul import product
 
 # Below this length a vector counts as zero and gives cosine 0 with gradient 0.
 ZERO_NORM = tl.constexpr(1e-12)
@@ -36,39 +35,54 @@ def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D
 
 
 @triton.jit
-def _scale_gradient(
-    gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
-    m, length, scale, rows_b,
-    gradient_b, gradient_m, gradient_l, scores_b, scores_m, scores_l, scaled_b,
-    ADD: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr,
+def _scale_branch(
+    gradient, scores, inverse_rows, scaled, of_rows, pixel, place, inside, m, length, scale,
+    gradient_m, gradient_l, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """G, sum_rows(dS S) / |F|^2 and for each block of pixels sum_pixels(dS S) / |A|^2."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    batch = tl.program_id(1).to(tl.int64)
-    inside = place < length
-    pixel = tl.load(inverse_pixels + batch * length + place, mask=inside, other=0.0)
+    """Of one classifier and image: writes G and sum_pixels(dS S) / |A|^2 of these pixels; returns sum_rows(dS S)."""
     along_rows = tl.zeros([BLOCK], tl.float32)
     for start in range(0, m, BLOCK_M):
         row = start + tl.arange(0, BLOCK_M)
         mask = (row < m)[:, None] & inside[None, :]
         wide_row, wide_place = row.to(tl.int64)[:, None], place.to(tl.int64)[None, :]
-        of_score = tl.load(
-            gradient + batch * gradient_b + wide_row * gradient_m + wide_place * gradient_l, mask=mask, other=0.0
-        ).to(tl.float32)
-        score = tl.load(scores + batch * scores_b + wide_row * scores_m + wide_place * scores_l, mask=mask, other=0.0)
+        of_score = tl.load(gradient + wide_row * gradient_m + wide_place * gradient_l, mask=mask, other=0.0)
+        of_score = of_score.to(tl.float32)
+        score = tl.load(scores + wide_row * length + wide_place, mask=mask, other=0.0)
         both = of_score * score.to(tl.float32)
-        length_of_row = tl.load(inverse_rows + batch * rows_b + row, mask=row < m, other=0.0)
+        length_of_row = tl.load(inverse_rows + row, mask=row < m, other=0.0)
         along_rows += tl.sum(both, axis=0)
-        along_pixels = tl.sum(both, axis=1) * length_of_row * length_of_row
-        part = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + batch
-        tl.store(of_rows + part * m + row, along_pixels, mask=row < m)
+        tl.store(of_rows + row, tl.sum(both, axis=1) * length_of_row * length_of_row, mask=row < m)
         value = of_score * (scale * pixel)[None, :] * length_of_row[:, None]
-        tl.store(scaled + batch * scaled_b + wide_row * length + wide_place, value.to(scaled.dtype.element_ty), mask)
-    here = of_pixels + batch * length + place
-    along_rows *= pixel * pixel
-    if ADD:
-        along_rows += tl.load(here, mask=inside, other=0.0)
-    tl.store(here, along_rows, mask=inside)
+        tl.store(scaled + wide_row * length + wide_place, value.to(scaled.dtype.element_ty), mask)
+    return along_rows
+
+
+@triton.jit
+def _scale_gradient(
+    gradient, scores, other_gradient, other_scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
+    m, length, scale, other_rows_b, gradient_b, gradient_m, gradient_l, other_b, other_m, other_l, scaled_b,
+    BLOCK_M: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """G, sum_rows(dS S) / |F|^2 and for each block of pixels sum_pixels(dS S) / |A|^2, of one or two classifiers."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    batch = tl.program_id(1).to(tl.int64)
+    images = tl.num_programs(1)
+    inside = place < length
+    pixel = tl.load(inverse_pixels + batch * length + place, mask=inside, other=0.0)
+    part = of_rows + (tl.program_id(0).to(tl.int64) * images + batch) * m
+    image = scaled + batch * scaled_b
+    along_rows = _scale_branch(
+        gradient + batch * gradient_b, scores + batch * m * length, inverse_rows + batch * m, image, part,
+        pixel, place, inside, m, length, scale, gradient_m, gradient_l, BLOCK_M, BLOCK,
+    )  # fmt: skip
+    if other_gradient is not None:
+        along_rows += _scale_branch(
+            other_gradient + batch * other_b, other_scores + batch * m * length,
+            inverse_rows + images * m + batch * other_rows_b, image + m.to(tl.int64) * length,
+            part + tl.num_programs(0).to(tl.int64) * images * m,
+            pixel, place, inside, m, length, scale, other_m, other_l, BLOCK_M, BLOCK,
+        )  # fmt: skip
+    tl.store(of_pixels + batch * length + place, along_rows * pixel * pixel, mask=inside)
 
 
 def inverse_norms(values: Tensor) -> Tensor:
@@ -77,43 +91,33 @@ def inverse_norms(values: Tensor) -> Tensor:
     out = torch.empty(b, length, dtype=torch.float32, device=values.device)
     block = 64
     grid = (cdiv(length, block), b)
-    _inverse_norms[grid](values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block, num_warps=4)
+    _inverse_norms[grid](values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block)
     return out
 
 
-def forward(features: Tensor, rows: Tensor, inverse_pixels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Scores [b, m, L] in the features' dtype and 1 / |A| [1 or b, m]; rows are [1 or b, m, d]."""
-    inverse_rows = inverse_norms(rows.transpose(1, 2))
-    scores = product(
-        rows,
-        features,
-        dtype=features.dtype,
-        scale=scale,
-        row_scale=inverse_rows,
-        column_scale=inverse_pixels,
-    )
-    return scores, inverse_rows
-
-
 def scale_gradient(
-    gradient: Tensor,
-    scores: Tensor,
+    gradients: list[Tensor],
+    scores: list[Tensor],
     inverse_pixels: Tensor,
     inverse_rows: Tensor,
     scaled: Tensor,
     of_pixels: Tensor,
     scale: float,
-    add: bool,
 ) -> Tensor:
-    """G into `scaled` [b, m, L], sum_rows(dS S) / |F|^2 into (or onto) `of_pixels` [b, L]; returns the parts of
-    sum_pixels(dS S) / |A|^2, [parts, b, m]."""
-    b, m, length = scores.shape
+    """Of one or two classifiers, [b, m, L] each: G into `scaled` [b, 1 or 2 m, L], sum_rows(dS S) / |F|^2 of both
+    together into `of_pixels` [b, L]; returns the parts of sum_pixels(dS S) / |A|^2, [1 or 2, parts, b, m].
+
+    The lengths of the second classifier's rows come after those of the first, [b + (1 or b), m].
+    """
+    b, m, length = scores[0].shape
     block = 128
     grid = (cdiv(length, block), b)
-    of_rows = torch.empty(grid[0], b, m, dtype=torch.float32, device=scores.device)
+    of_rows = torch.empty(len(scores), grid[0], b, m, dtype=torch.float32, device=scaled.device)
+    other_gradient, other_scores = (gradients[1], scores[1]) if len(scores) > 1 else (None, None)
+    strides = (0, 0, 0) if other_gradient is None else other_gradient.stride()
     _scale_gradient[grid](
-        gradient, scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
-        m, length, scale, m * (inverse_rows.shape[0] > 1), *gradient.stride(), *scores.stride(), scaled.stride(0),
-        ADD=add, BLOCK_M=16, BLOCK=block, num_warps=4,
+        gradients[0], scores[0], other_gradient, other_scores, inverse_pixels, inverse_rows, scaled, of_pixels, of_rows,
+        m, length, scale, m * (inverse_rows.shape[0] == 2 * b), *gradients[0].stride(), *strides, scaled.stride(0),
+        BLOCK_M=16, BLOCK=block,
     )  # fmt: skip
     return of_rows

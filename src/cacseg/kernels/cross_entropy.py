@@ -9,7 +9,7 @@ the left comes from the neighbouring thread. Scores are kept in units of log 2, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -309,25 +309,20 @@ def backward(
     rows: Axis,
     columns: Axis,
     smoothing: float,
-    **meta: Any,
 ) -> Tensor:
     """The gradients with respect to the logits, in their dtype: [m, b, n, h, w], strided like the logits within."""
     (b, n, h, w), count = logits[0].shape, len(logits)
     gradient = torch.empty_like(logits[0])[None] if count == 1 else logits[0].new_empty(count, b, n, h, w)
     block = min(128, max(16, power_of_2(w)))
     halo = int(w > block)
-    choice = {"CLASSES": 8, "ROWS": 8, "num_warps": max(1, block // 32), "maxnreg": 128} | meta
-    grid = (
-        cdiv(n, choice["CLASSES"]) * cdiv(w, block - halo),
-        cdiv(h, choice["ROWS"]),
-        b * count,
-    )
+    grid = (cdiv(n, 8) * cdiv(w, block - halo), cdiv(h, 8), b * count)
     _backward[grid](
         *_three(logits), *_three(of_losses), labels, weight, mean_weight(weight, smoothing, labels), lse, shares,
         gradient, rows.start, rows.share, columns.start, columns.share,
         b, n, h, w, *labels.shape[1:], smoothing, columns.per_cell,
         *logits[0].stride(), *labels.stride(), *gradient.stride(),
-        HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0, HALO=halo, COLUMNS=block, **choice,
+        HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0, HALO=halo,
+        CLASSES=8, ROWS=8, COLUMNS=block, num_warps=max(1, block // 32), maxnreg=128,
     )  # fmt: skip
     return gradient
 

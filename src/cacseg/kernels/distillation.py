@@ -177,7 +177,7 @@ def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tenso
     parts = torch.empty(1 if cost is None else 3, grid[1], b, n, dtype=torch.float32, device=labels.device)
     _class_sums[grid](
         labels, cost, weight, parts, n, length, span,
-        WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128, num_warps=4,
+        WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128,
     )  # fmt: skip
     return parts
 
@@ -197,7 +197,7 @@ def forward(
     block = 128
     _pixels[(cdiv(length, block), b)](
         context, oracle, labels, values, n, length, b * length, soft, *context.stride(), *oracle.stride(),
-        BLOCK_N=8, BLOCK=block, num_warps=4,
+        BLOCK_N=8, BLOCK=block,
     )  # fmt: skip
     sums = class_sums(labels, n, values[0], values[1] if by_entropy else None)
     loss = torch.empty((), dtype=torch.float32, device=context.device)
@@ -225,6 +225,6 @@ def backward(
     _backward[(cdiv(length, 128), cdiv(n, 16), b)](
         of_loss, context, oracle, labels, values, coefficients, gradient, n, length, b * length, soft,
         *context.stride(), *oracle.stride(), *gradient.stride(),
-        WEIGHTED=by_entropy, BLOCK_N=16, BLOCK=128, num_warps=4,
+        WEIGHTED=by_entropy, BLOCK_N=16, BLOCK=128,
     )  # fmt: skip
     return gradient

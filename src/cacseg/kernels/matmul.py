@@ -15,7 +15,8 @@ from cacseg.kernels import cdiv
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 # A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
 NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
-FLOAT32 = "bf16x6" if NEW and not INTERPRETED.value else "tf32x3"
+FLOAT32 = tl.constexpr("bf16x6" if NEW and not INTERPRETED.value else "tf32x3")
+BLOCK_M = tl.constexpr(64)
 PROGRAMS = 528  # of a long product, at least: four for each multiprocessor of a large GPU
 LONGEST_SUM = 4096
 
@@ -35,9 +36,7 @@ def _product(
     m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
     left_b, left_m, left_k, right_b, right_k, right_n,
     out_split, out_b, out_m, out_n, other_b, other_m, other_n,
-    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr, HALF_RANGE: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_ROW_SCALE: tl.constexpr, HAS_COLUMN_SCALE: tl.constexpr, HAS_OTHER: tl.constexpr,
-    HAS_TABLE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LEFT: tl.constexpr, KIND: tl.constexpr, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(m, BLOCK_M)
     row = (tl.program_id(0) % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -66,7 +65,7 @@ def _product(
             a = tl.exp(a.to(tl.float32) - inner_total[None, :] - row_total[:, None])
         b = tl.load(right, mask=in_columns & (place < k)[:, None], other=0.0)
         if KIND == "float32":
-            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=PRECISION)
+            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=FLOAT32)
         elif KIND == "narrow":
             sums = _dot(a.to(b.dtype), b, sums)
         else:  # "right_in_three": the left one is a mask, exact in any precision
@@ -80,24 +79,24 @@ def _product(
         left += BLOCK_K * left_k
         right += BLOCK_K * right_k
     sums *= scale
-    if HAS_ROW_SCALE:
+    if row_scale is not None:
         sums *= tl.load(row_scale + batch * row_scale_b + row, mask=row < m, other=0.0)[:, None]
-    if HAS_COLUMN_SCALE:
+    if column_scale is not None:
         sums *= tl.load(column_scale + batch * n + column, mask=column < n, other=0.0)[None, :]
-    if HAS_BIAS:
+    if bias is not None:
         sums += tl.load(bias + row, mask=row < m, other=0.0).to(tl.float32)[:, None]
-    if HAS_OTHER:
+    if column_factor is not None:
         place = batch * other_b + row.to(tl.int64)[:, None] * other_m + column.to(tl.int64)[None, :] * other_n
         values = tl.load(other + place, mask=in_rows & in_columns, other=0.0).to(tl.float32)
         sums -= values * tl.load(column_factor + batch * n + column, mask=column < n, other=0.0)[None, :]
-    if HAS_TABLE:
+    if table is not None:
         label = tl.load(labels + batch * n + column, mask=column < n, other=-1)
         has_label = (label >= 0) & (label < classes)
         share = tl.load(table_scale + batch * table_scale_b + label, mask=has_label, other=0.0)
         where = batch * table_b + label[None, :] * table_row + row[:, None]
         values = tl.load(table + where, mask=in_rows & has_label[None, :], other=0.0).to(tl.float32)
         sums += values * share[None, :]
-    if HALF_RANGE:  # an infinity would turn every softmax after it into NaN
+    if out.dtype.element_ty == tl.float16:  # an infinity would turn every softmax after it into NaN
         sums = tl.minimum(tl.maximum(sums, -65504.0), 65504.0)
     place = split.to(tl.int64) * out_split + batch * out_b
     place += row.to(tl.int64)[:, None] * out_m + column.to(tl.int64)[None, :] * out_n
@@ -120,7 +119,6 @@ def product(
     one_hot: int = 0,
     wide_range: bool = False,
     splits: int = 1,
-    **meta: Any,
 ) -> Tensor:
     """left [1 or b, m, k] times right [1 or b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
 
@@ -144,13 +142,10 @@ def product(
         kind = "float32" if wide_range and right.dtype == torch.float16 else "narrow"
     # Measured on an H200; see docs/speed.md.
     if kind == "narrow":
-        choice = {"BLOCK_M": 64, "BLOCK_N": 128 if splits > 1 else 64, "BLOCK_K": 32 if softmax is not None else 64}
+        columns, inner = 128 if splits > 1 else 64, 32 if softmax is not None else 64
     else:
-        columns = 64 if splits > 1 or k > 512 else 128
-        choice = {"BLOCK_M": 64, "BLOCK_N": columns, "BLOCK_K": 64 if softmax is not None else 32}
-    choice |= {"num_warps": 4, "num_stages": 3}
-    choice |= {"PRECISION": FLOAT32} | meta
-    grid = (cdiv(m, choice["BLOCK_M"]) * cdiv(n, choice["BLOCK_N"]), splits, b)
+        columns, inner = 64 if splits > 1 or k > 512 else 128, 64 if softmax is not None else 32
+    grid = (cdiv(m, BLOCK_M.value) * cdiv(n, columns), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
     table, share, labels = by_label if by_label is not None else (None, None, None)
@@ -163,9 +158,7 @@ def product(
         left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
         right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
         *out.stride(), *other.stride(),
-        LEFT=source, KIND=kind, SPLITS=splits, HALF_RANGE=out.dtype == torch.float16,
-        HAS_BIAS=bias is not None, HAS_ROW_SCALE=row_scale is not None, HAS_COLUMN_SCALE=column_scale is not None,
-        HAS_OTHER=minus is not None, HAS_TABLE=table is not None, **choice,
+        LEFT=source, KIND=kind, SPLITS=splits, BLOCK_N=columns, BLOCK_K=inner,
     )  # fmt: skip
     return out if splits > 1 else out[0]
 

@@ -1,8 +1,7 @@
 """The overlap of logits with labels of their size: two reads for the loss, two reads and one write for its gradient.
 
-A thread owns a pixel, so that sums over the classes stay within it; where sums are over pixels, it adds up its own
-first. Each program leaves the sums of its pixels, which are added up in a fixed order; the loss of these is one small
-kernel, which also writes what the gradient takes from them.
+A thread owns a pixel, so that sums over the classes stay within it. Each program leaves the sums of its pixels, which
+are added up in a fixed order; the loss of these is one small kernel, which also writes what the gradient takes of them.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from torch import Tensor
 
 from cacseg.kernels import cdiv, power_of_2
 
-BLOCK = 128  # pixels at once
-SPAN = 1024  # pixels whose sums a program leaves
+BLOCK = 128  # pixels of a program
 
 
 @triton.jit
@@ -28,10 +26,12 @@ def _scores(logits, k, n, logits_n, known):
 
 # Strides of 1 stay unknown, as in the distillation: then a thread owns a pixel.
 @triton.jit(do_not_specialize=["logits_l"])
-def _normalise(
-    logits, labels, powers, n, length, pixels, logits_b, logits_n, logits_l, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Of each pixel that has a label the largest score, and one over the sum of powers from there: [2, b, L]."""
+def _sums(
+    logits, labels, powers, parts, n, length, pixels, logits_b, logits_n, logits_l,
+    BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each pixel that has a label the largest score, and one over the sum of powers from there: [2, b, L]. Of the
+    program's pixels, for each class: probabilities on its pixels, on all, and how many it has: [3, parts, n]."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
     inside = place < length
@@ -39,51 +39,27 @@ def _normalise(
     known = (label >= 0) & (label < n)
     of_pixel = logits + batch * logits_b + place.to(tl.int64) * logits_l
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, n, BLOCK_N):
         score = _scores(of_pixel, start + tl.arange(0, BLOCK_N), n, logits_n, known)
         new_largest = tl.maximum(largest, tl.max(score, axis=0))
         top = tl.where(new_largest == float("-inf"), 0.0, new_largest)  # so far all of them are -inf
-        sums = sums * tl.exp(largest - top) + tl.sum(tl.exp(score - top[None, :]), axis=0)
+        total = total * tl.exp(largest - top) + tl.sum(tl.exp(score - top[None, :]), axis=0)
         largest = new_largest
+    top = tl.where(known, largest, 0.0)
+    share = tl.where(known, 1.0 / tl.where(known, total, 1.0), 0.0)
     here = powers + batch * length + place
-    tl.store(here, tl.where(known, largest, 0.0), mask=inside)
-    tl.store(here + pixels, tl.where(known, 1.0 / tl.where(known, sums, 1.0), 0.0), mask=inside)
-
-
-@triton.jit(do_not_specialize=["logits_l"])
-def _sums(
-    logits, labels, powers, parts, n, length, pixels, span, logits_b, logits_n, logits_l,
-    BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Of a span of pixels, for each class: probabilities on its pixels, on all, and how many it has: [3, parts, n]."""
-    blocks = tl.cdiv(n, BLOCK_N)
-    k = (tl.program_id(0) % blocks) * BLOCK_N + tl.arange(0, BLOCK_N)
-    batch = tl.program_id(1).to(tl.int64)
-    part = tl.program_id(0) // blocks
-    first = part * span
-    shared = tl.zeros([BLOCK_N, BLOCK], tl.float32)
-    answered = tl.zeros([BLOCK_N, BLOCK], tl.float32)
-    there = tl.zeros([BLOCK_N, BLOCK], tl.float32)
-    for start in range(first, tl.minimum(first + span, length), BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        inside = place < tl.minimum(first + span, length)
-        label = tl.load(labels + batch * length + place, mask=inside, other=-1)
-        known = (label >= 0) & (label < n)
-        here = powers + batch * length + place
-        top = tl.load(here, mask=inside, other=0.0)
-        share = tl.load(here + pixels, mask=inside, other=0.0)
-        score = _scores(logits + batch * logits_b + place.to(tl.int64) * logits_l, k, n, logits_n, known)
-        probability = tl.exp(score - top[None, :]) * share[None, :]
+    tl.store(here, top, mask=inside)
+    tl.store(here + pixels, share, mask=inside)
+    count = tl.num_programs(0).to(tl.int64) * tl.num_programs(1) * n
+    part = parts + (batch * tl.num_programs(0) + tl.program_id(0)) * n
+    for start in range(0, n, BLOCK_N):
+        k = start + tl.arange(0, BLOCK_N)
+        probability = tl.exp(_scores(of_pixel, k, n, logits_n, known) - top[None, :]) * share[None, :]
         own = label[None, :] == k[:, None]
-        shared += tl.where(own, probability, 0.0)
-        answered += probability
-        there += own.to(tl.float32)
-    left = parts + (batch * tl.cdiv(length, span) + part) * n + k
-    kind = tl.cdiv(length, span).to(tl.int64) * tl.num_programs(1) * n
-    tl.store(left, tl.sum(shared, axis=1), mask=k < n)
-    tl.store(left + kind, tl.sum(answered, axis=1), mask=k < n)
-    tl.store(left + 2 * kind, tl.sum(there, axis=1), mask=k < n)
+        tl.store(part + k, tl.sum(tl.where(own, probability, 0.0), axis=1), mask=k < n)
+        tl.store(part + count + k, tl.sum(probability, axis=1), mask=k < n)
+        tl.store(part + 2 * count + k, tl.sum(own.to(tl.float32), axis=1), mask=k < n)
 
 
 @triton.jit
@@ -150,16 +126,9 @@ def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     b, n, length = logits.shape
     powers = torch.empty(2, b, length, dtype=torch.float32, device=logits.device)
-    _normalise[(cdiv(length, BLOCK), b)](
-        logits, labels, powers, n, length, b * length, *logits.stride(),
-        BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
-    spans = cdiv(length, SPAN)  # which may be more than a device takes as a second dimension
-    parts = torch.empty(3, spans * b, n, dtype=torch.float32, device=logits.device)
-    _sums[(spans * cdiv(n, 8), b)](
-        logits, labels, powers, parts, n, length, b * length, SPAN, *logits.stride(),
-        BLOCK_N=8, BLOCK=BLOCK, num_warps=4,
-    )  # fmt: skip
+    blocks = cdiv(length, BLOCK)
+    parts = torch.empty(3, b * blocks, n, dtype=torch.float32, device=logits.device)
+    _sums[(blocks, b)](logits, labels, powers, parts, n, length, b * length, *logits.stride(), BLOCK_N=8, BLOCK=BLOCK)
     loss = torch.empty((), dtype=torch.float32, device=logits.device)
     of_sums = torch.empty(2, n, dtype=torch.float32, device=logits.device)
     _loss[(1,)](parts.sum(dim=1), loss, of_sums, n, BLOCK=power_of_2(n))
@@ -172,6 +141,6 @@ def backward(of_loss: Tensor, logits: Tensor, labels: Tensor, of_sums: Tensor, p
     gradient = torch.empty_like(logits)
     _backward[(cdiv(length, BLOCK), b)](
         of_loss, of_sums, logits, labels, powers, gradient, n, length, b * length, *logits.stride(), *gradient.stride(),
-        BLOCK_N=4, BLOCK=BLOCK, num_warps=4,
+        BLOCK_N=4, BLOCK=BLOCK,
     )  # fmt: skip
     return gradient

@@ -122,8 +122,8 @@ def shares_of(logits: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     grid = (cdiv(length, block), b)
     parts = torch.empty(grid[0], b, n, dtype=torch.float32, device=device)
     totals = torch.empty(b, n, dtype=torch.float32, device=device)
-    _totals[grid](logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block, num_warps=4)
-    _combine[(cdiv(b * n, 16),)](parts, totals, grid[0], b * n, log_epsilon, BLOCK=128, BLOCK_N=16, num_warps=4)
+    _totals[grid](logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block)
+    _combine[(cdiv(b * n, 16),)](parts, totals, grid[0], b * n, log_epsilon, BLOCK=128, BLOCK_N=16)
     return of_pixels, totals
 
 
@@ -147,5 +147,5 @@ def share_gradient(
     _share_gradient[(cdiv(length, block), b)](
         logits, of_pixels, totals, inner, of_shares, earlier, gradient, shares,
         n, length, *logits.stride(), *strides, *gradient.stride(), shares.stride(0),
-        HAS_EARLIER=earlier is not None, BLOCK_N=16, BLOCK=block, num_warps=4,
+        HAS_EARLIER=earlier is not None, BLOCK_N=16, BLOCK=block,
     )  # fmt: skip

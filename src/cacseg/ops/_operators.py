@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 
 
+def is_traced(values: Tensor) -> bool:
+    """Whether torch traces: then it must see an operator."""
+    return torch.compiler.is_compiling() or type(values) not in (Tensor, torch.nn.Parameter)
+
+
 def make_operator(
     name: str,
     forward: Callable[..., Any],
@@ -57,7 +62,6 @@ def make_operator(
             return gradients(run, ctx, *of_outputs)
 
     def call(*inputs: Any) -> Any:
-        traced = torch.compiler.is_compiling() or type(inputs[0]) not in (Tensor, torch.nn.Parameter)
-        return operator(*inputs) if traced else Direct.apply(*inputs)
+        return operator(*inputs) if is_traced(inputs[0]) else Direct.apply(*inputs)
 
     return call

@@ -72,20 +72,19 @@ def _fake(
 ) -> list[Tensor]:
     (b, d), (n, hidden) = features.shape[:2], (weight.shape[0], context_first.shape[0])
     length = features[0, 0].numel()
+    with_oracle = oracle_first is not None and labels is not None
+    groups = 0 if not with_oracle else 1 if over_batch else b
 
     def empty(*shape: int) -> Tensor:
         return features.new_empty(shape, dtype=torch.float32)
 
     def branch(images: int) -> list[Tensor]:
-        return [*(weight.new_empty(images, n, size) for size in (2 * d, hidden, d)), empty(images, n)]
+        return [weight.new_empty(images, n, size) for size in (2 * d, hidden)]
 
-    with_oracle = oracle_first is not None and labels is not None
     scores = [features.new_empty(b, n, *features.shape[2:]) for _ in range(SCORES + with_oracle)]
-    saved = [empty(b, length), empty(b, n), empty(b, length), *branch(b)]
-    if with_oracle:
-        images = 1 if over_batch else b
-        saved += [empty(images, n), *branch(images)]
-    return scores + saved
+    of_rows = [weight.new_empty(b + groups, n, d), empty(b + groups, n)]
+    saved = [empty(b, length), empty(b, n), empty(b, length), *of_rows, *branch(b)]
+    return scores + saved + ([empty(groups, n), *branch(groups)] if with_oracle else [])
 
 
 def _backward(
