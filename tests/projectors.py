@@ -18,11 +18,11 @@ def wake(module):
 @pytest.fixture(scope="module", autouse=True)
 def awake():
     """In all tests of the folder whose conftest imports this."""
-    make_projectors = designs.make_projectors
+    make_projector = designs.make_projector
 
-    def made(*arguments, zero_start, **named):
-        return make_projectors(*arguments, zero_start=False, **named)
+    def make_awake(name, channels, zero_start=False):
+        return make_projector(name, channels)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cacseg.classifier.make_projectors", made)
+        patch.setattr(designs, "make_projector", make_awake)
         yield
