@@ -15,7 +15,7 @@ from cacseg.models.model import SegmentationModel
 COARSEST = 32  # no map of these models is at a larger stride
 
 
-class Dilated(NamedTuple):
+class DilatedSide(NamedTuple):
     """One side of a dilated convolution: how it steps over a map, and how large that is."""
 
     kernel: int
@@ -36,8 +36,8 @@ class Dilated(NamedTuple):
 class Convolution(NamedTuple):
     """Both sides of one, and whose it is."""
 
-    rows: Dilated
-    columns: Dilated
+    rows: DilatedSide
+    columns: DilatedSide
     in_head: bool
 
     @property
@@ -93,7 +93,7 @@ def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[Convolutio
         rows, columns = zip(
             conv.kernel_size, conv.dilation, conv.stride, inputs[0].shape[-2:], output.shape[-2:], strict=True
         )
-        found.append(Convolution(Dilated(*rows), Dilated(*columns), conv in of_head))
+        found.append(Convolution(DilatedSide(*rows), DilatedSide(*columns), conv in of_head))
 
     handles = [one.register_forward_hook(note) for one in _convolutions(model)]
     were_training = [one for one in model.modules() if one.training]
