@@ -58,6 +58,7 @@ def test_dilations_round_trip(tmp_path):
     with pytest.raises(ValueError, match="it claims 9 dilations and holds 4 branches"):
         cacseg.load(tmp_path / "many.safetensors")
 
+
 def test_a_training_step_round_trip(tmp_path):
     """Class weights and loss arguments are part of the model: the loss is the same after loading."""
     torch.manual_seed(0)
