@@ -7,25 +7,21 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
+from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame
+from timm.models import FeatureDictNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg._checks import check_choice
-from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.hrnet import fuse_bilinearly
 from cacseg.models.layers import cut_to_stride
 from cacseg.models.swin import Swin
-
-ensure_torchvision_imports()
-
-import timm  # noqa: E402  (it imports torchvision)
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
-from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport  # noqa: E402
-from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame  # noqa: E402
-from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
-from timm.models import FeatureDictNet  # noqa: E402
 
 SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
