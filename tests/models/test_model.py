@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from cacseg.engine.inference import Inference, predict, predict_each
 from cacseg.engine.views import networks_of
 from cacseg.models import create_model
-from cacseg.models.layers import cut
+from cacseg.models.layers import crop
 from cacseg.models.model import SegmentationModel
 
 
@@ -169,7 +169,7 @@ def test_padded_maps_need_a_stride_and_are_never_filled_up():
     with pytest.raises(ValueError, match="leaves its maps padded needs stride"):
         SegmentationModel(*parts, mean=model.mean, std=model.std)
     with pytest.raises(ValueError, match="maps must be at least 4x5; got 4x4"):
-        cut(torch.zeros(1, 1, 4, 4), (4, 5))
+        crop(torch.zeros(1, 1, 4, 4), (4, 5))
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.description import describe
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
-from cacseg.models.layers import cut, cut_to_stride, resize
+from cacseg.models.layers import crop, crop_to_stride, resize
 from cacseg.models.ocrnet import OCRNet
 from cacseg.presets import DEFAULT, fill_preset
 
@@ -67,7 +67,7 @@ class SegmentationModel(nn.Module):
         auxiliary_average: that cross-entropy's mean over "labelled" pixels, or over "all"; None is that of the
             classifier's preset, and "labelled" with a plain classifier.
         stride, auxiliary_stride: pixels from one feature, and from one of the auxiliary's logits, to the next, where
-            the backbone gives maps of padded images (`crops=False`); None where maps end with the image.
+            the backbone gives maps of padded images (`crops_padding=False`); None where maps end with the image.
         ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
             has its own.
         overlap_weight: of `ops.overlap_loss` beside the cross-entropy of a plain classifier; a criterion has its own.
@@ -99,7 +99,7 @@ class SegmentationModel(nn.Module):
             raise ValueError("OCRNet's first stage is the auxiliary head; got auxiliary=None. Leave it in.")
         if isinstance(classifier, ContextAwareClassifier) and criterion is None:
             raise ValueError("a context-aware classifier needs a criterion; got None. Pass cacseg.ContextLoss().")
-        if not backbone.crops and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
+        if not backbone.crops_padding and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
             raise ValueError("a backbone that leaves its maps padded needs stride and auxiliary_stride; got None.")
         self.backbone = backbone
         self.head = head
@@ -155,7 +155,7 @@ class SegmentationModel(nn.Module):
         if self.stride is None:
             return resize(logits, size)
         whole = [side * self.stride for side in logits.shape[2:]]
-        return cut(resize(logits, whole), size)
+        return crop(resize(logits, whole), size)
 
     def plain(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the fixed classifier."""
@@ -238,8 +238,8 @@ class SegmentationModel(nn.Module):
             features = self.head(pyramid)
         size = images.shape[2:]
         if auxiliary is not None and self.auxiliary_stride is not None:
-            auxiliary = cut_to_stride(auxiliary, size, self.auxiliary_stride)
-        return features if self.stride is None else cut_to_stride(features, size, self.stride), auxiliary
+            auxiliary = crop_to_stride(auxiliary, size, self.auxiliary_stride)
+        return features if self.stride is None else crop_to_stride(features, size, self.stride), auxiliary
 
     def pad_labels(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
         """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image.

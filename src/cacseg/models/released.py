@@ -18,7 +18,7 @@ from torch import Tensor
 
 from cacseg._checks import check_choice
 from cacseg.models.description import check_classes
-from cacseg.models.files import read_tensors
+from cacseg.models.files import list_names, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.released_names import looks_like, our_name, reorder_merged_patches
 from cacseg.models.zoo import MODELS, create_model, find_architecture
@@ -55,7 +55,7 @@ def import_checkpoint(path: str | Path, model_name: str) -> tuple[SegmentationMo
         missing, unplaced = report.missing, [f"{name} ({reason})" for name, reason in report.unplaced.items()]
         raise ValueError(
             f"{path} does not fit {model_name}: {len(unplaced)} of its tensors have no place in the model "
-            f"({_listed(unplaced)}), and {len(missing)} of the model are not in it ({_listed(missing)}). "
+            f"({list_names(unplaced)}), and {len(missing)} of the model are not in it ({list_names(missing)}). "
             f"{_suggest_model(file.tensors, model_name, report.misfits)}"
         )
     model = create_model(**report.arguments)
@@ -87,7 +87,7 @@ def convert_state_dict(state: Mapping[str, Tensor], model_name: str) -> Conversi
     if not _has_classifier(state, model_name):
         raise ValueError(
             f"a checkpoint of {model_name!r} must hold {prefix}conv_seg.weight, [n, d, 1, 1]; got {len(state)} "
-            f"other names: {_listed(list(state))}. {_suggest_model(state, model_name, len(state))}"
+            f"other names: {list_names(list(state))}. {_suggest_model(state, model_name, len(state))}"
         )
     arguments, notes = _read_arguments(state, model_name, prefix)
     with torch.device("meta"):
@@ -203,7 +203,3 @@ def _check_position_index(model: SegmentationModel, state: Mapping[str, Tensor])
                     f"{name} is not the usual order of a window's biases: this checkpoint was trained with another, "
                     "and its tables would be misread."
                 )
-
-
-def _listed(names: list[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"

@@ -29,7 +29,7 @@ from cacseg.models.files import read_tensors
 from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
 from cacseg.models.ocrnet import OCRNet
 from cacseg.models.upernet import UPerNet
-from cacseg.models.weights import Preprocessing, described_preprocessing, load_backbone_weights
+from cacseg.models.weights import Preprocessing, load_backbone_weights, read_preprocessing
 from cacseg.presets import DEFAULT, PresetName, fill_preset, or_default
 
 CHANNELS = 512  # d, of every head's features
@@ -128,16 +128,15 @@ def create_model(
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
-        dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16 (at 32 none does); None is "first", as the
-            reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for;
-            "auto" is what left more of these weights where that was measured, "all" at a stride of 8 and "first" at
-            16, and nothing with other backbones.
+        dilated_blocks: which blocks of each stage of a MobileNetV2 dilate at a stride of 8 or 16; None is "first", as
+            in the reference and its checkpoints. "all" keeps what ImageNet weights read in training. "auto" is "all"
+            at a stride of 8, else "first", and is accepted with other backbones too.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
-        pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
-            padded to a multiple of the output stride, which crops usually have, and answers cut to their size again,
-            unless this is False. Answers of networks that take certain sizes alone are cut likewise.
+        pad_to_stride: with padding="same" the feature grid shifts with the size of the image, so images are padded to
+            a multiple of the output stride and logits cropped. False leaves that out. Images for networks that take
+            certain sizes alone are always padded.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -162,7 +161,7 @@ def create_model(
     if pretrained and backbone_weights is not None:
         raise ValueError("pretrained=True and backbone_weights exclude each other; got both. Leave one out.")
     file = None if backbone_weights is None else read_tensors(backbone_weights)
-    stated = Preprocessing() if file is None else described_preprocessing(file, str(backbone_weights))
+    stated = Preprocessing() if file is None else read_preprocessing(file, str(backbone_weights))
     timm_mean, timm_std = normalisation(architecture.backbone, in_channels)
     chosen_mean = read_numbers("mean", stated.mean if mean is None else mean, in_channels, "channels of the images")
     chosen_std = read_numbers("std", stated.std if std is None else std, in_channels, "channels of the images")
@@ -249,7 +248,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     initialise_classifier(classifier)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1
     # The model crops features and answers instead; but OCRNet gathers over its maps, where padding has no place.
-    backbone.crops = not pads or architecture.head == "ocrnet"
+    backbone.crops_padding = not pads or architecture.head == "ocrnet"
     auxiliary_level = min(levels) if architecture.head == "ocrnet" else AUXILIARY_LEVEL
     model = SegmentationModel(
         backbone,
