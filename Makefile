@@ -18,6 +18,7 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "cacseg needs Python >= 3.10; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch -e '.[dev]'
+	$(BIN)/python -m cacseg._torchvision
 	touch $@
 
 demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes

@@ -14,7 +14,6 @@ import cv2
 import numpy as np
 import torch
 
-from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.bench.data import one_thread, processor_name
 from cacseg.data import open_data
 
@@ -22,7 +21,6 @@ ROUNDS, REPEATS = 9, 10
 
 
 def main() -> None:
-    ensure_torchvision_imports()
     import torchvision  # type: ignore[import-untyped]
     from torchvision.transforms import InterpolationMode  # type: ignore[import-untyped]
     from torchvision.transforms.v2 import functional as V2  # type: ignore[import-untyped]

@@ -10,9 +10,9 @@ import argparse
 import torch
 from scenes import draw_scenes
 
-import cacseg
+import cacseg  # first: it lets torchvision import beside a CPU build of torch
 
-cacseg.adapters.ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
+# isort: split
 import segmentation_models_pytorch as smp
 
 CLASSES = 4

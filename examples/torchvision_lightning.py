@@ -12,9 +12,9 @@ from scenes import draw_scenes
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-import cacseg
+import cacseg  # first: it lets torchvision import beside a CPU build of torch
 
-cacseg.adapters.ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
+# isort: split
 import lightning
 from torchvision.models import resnet18
 from torchvision.models.feature_extraction import create_feature_extractor

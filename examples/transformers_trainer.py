@@ -12,9 +12,9 @@ import torch
 from scenes import draw_scenes
 from torch.utils.data import Dataset
 
-import cacseg
+import cacseg  # first: it lets torchvision import beside a CPU build of torch
 
-cacseg.adapters.ensure_torchvision_imports()  # its own wheels do not import beside a CPU build of torch
+# isort: split
 from transformers import SegformerConfig, SegformerForSemanticSegmentation, Trainer, TrainingArguments
 
 CLASSES = 4

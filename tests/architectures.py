@@ -10,9 +10,7 @@ from torch import nn
 from transformers import modeling_outputs
 
 import cacseg
-from cacseg._torchvision import ensure_torchvision_imports
 
-ensure_torchvision_imports()
 smp = importlib.import_module("segmentation_models_pytorch")
 segmentation = importlib.import_module("torchvision.models.segmentation")
 resnet = importlib.import_module("torchvision.models.resnet")

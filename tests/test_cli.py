@@ -1,10 +1,12 @@
 """The commands as a user runs them, the first in a process of their own."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,7 +123,7 @@ def test_import_weights_refuses(tmp_path, run, wrong):
     name = "upernet_swin_tinny" if wrong == "name" else "upernet_swin_tiny"
     done = run("import-weights", "a.pth", "--model", name)
     expected = {
-        "model": "does not hold a whole upernet_swin_tiny",
+        "model": "a.pth does not fit upernet_swin_tiny",
         "name": "Did you mean 'upernet_swin_tiny'",
         "file": "cannot be read",
         "hostile": "could run code",
@@ -130,3 +132,29 @@ def test_import_weights_refuses(tmp_path, run, wrong):
     assert expected in done.err
     assert "Traceback" not in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.pth"]
+
+
+def test_import_weights_of_another_model(tmp_path, run):
+    """All that the shallower backbone needs is there: exit code 2, the right model named, nothing written."""
+    keys = Path(__file__).parent / "models" / "released_checkpoint_keys.json.gz"
+    shapes = json.loads(gzip.decompress(keys.read_bytes()))["upernet_resnet101"]
+    torch.save({key: torch.zeros(()).expand(shape) for key, shape in shapes.items()}, tmp_path / "a.pth")
+    done = run("import-weights", "a.pth", "--model", "upernet_resnet50")
+    assert done.code == 2
+    assert "a.pth does not fit upernet_resnet50: 255 of its tensors have no place in the model" in done.err
+    assert "It is a checkpoint of upernet_resnet101." in done.err
+    assert not (tmp_path / "a.safetensors").exists()
+
+
+def test_import_weights_says_what_it_leaves_out(tmp_path, run):
+    torch.manual_seed(0)
+    state = reference_checkpoint(create_model("fcn_mobilenetv2", 5, preset="released"))
+    state = {key: value.half() if value.is_floating_point() else value for key, value in state.items()}
+    more = {f"backbone.extra.{index}.num_batches_tracked": torch.zeros(()) for index in range(3)}
+    torch.save({**state, **more, "epoch": 7}, tmp_path / "a.pth")
+    done = run("import-weights", "a.pth", "--model", "fcn_mobilenetv2")
+    assert done.code == 0, done.err
+    assert "340 tensors used, 4 not used" in done.out
+    assert "not used: backbone.extra.0.num_batches_tracked and 2 more: a counter that nothing reads" in done.out
+    assert "not used: epoch: not a tensor" in done.out
+    assert "tensors are stored in float16" in done.out

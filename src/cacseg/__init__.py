@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cacseg import functional, ops, variants
+from cacseg._torchvision import install_hook
 from cacseg._version import __version__ as __version__
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
@@ -42,6 +43,8 @@ __all__ = [
     "upsampled_cross_entropy",
     "variants",
 ]
+
+install_hook()  # before timm or another library imports torchvision
 
 # Found on first use: models import timm, and few programs need both.
 _OF_MODELS = ("create_model", "load", "models")

@@ -32,9 +32,6 @@ def test_packed_rows_are_the_pixels_of_a_dense_batch():
 
 
 def test_of_sure_answers_it_is_what_miou_lacks():
-    from cacseg._torchvision import ensure_torchvision_imports
-
-    ensure_torchvision_imports()
     from torchmetrics.functional.classification import multiclass_jaccard_index
 
     _, labels = draw((8, 9))

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cacseg import load
 from cacseg.engine.inference import Inference, predict, predict_each
 from cacseg.engine.views import networks_of
 from cacseg.models import create_model
-from cacseg.models.layers import cut
+from cacseg.models.layers import crop
 from cacseg.models.model import SegmentationModel
 
 
@@ -107,7 +106,8 @@ def test_an_answer_stands_where_its_feature_stands(shifting):
     whole, _ = padded(images, labels, shifting.backbone.multiple)
     same = slice(None), slice(None), slice(0, 50), slice(0, 72)
     torch.testing.assert_close(shifting.plain(images)[same], shifting.plain(whole)[same])
-    context, own = (shifting.spread(shifting.answers(images, labels)[name], (53, 75)) for name in ("context", "oracle"))
+    found = shifting.all_logits(images, labels)
+    context, own = (shifting.upsample_logits(found[name], (53, 75)) for name in ("context", "oracle"))
     torch.testing.assert_close(shifting(images), context)
     torch.testing.assert_close(shifting.oracle(images, labels), own)
     assert shifting(images).shape == context.shape == (1, 6, 53, 75)
@@ -169,7 +169,7 @@ def test_padded_maps_need_a_stride_and_are_never_filled_up():
     with pytest.raises(ValueError, match="leaves its maps padded needs stride"):
         SegmentationModel(*parts, mean=model.mean, std=model.std)
     with pytest.raises(ValueError, match="maps must be at least 4x5; got 4x4"):
-        cut(torch.zeros(1, 1, 4, 4), (4, 5))
+        crop(torch.zeros(1, 1, 4, 4), (4, 5))
 
 
 @torch.no_grad()
@@ -184,18 +184,6 @@ def test_windows_and_flips_of_a_padded_model_are_those_of_its_calls(shifting):
     way = Inference(window=(45, 61), stride=(40, 40), flip=True)
     (found,) = predict_each(networks_of(shifting, [shifting.default_output]), [images], (53, 75), way)
     torch.testing.assert_close(found, predict(shifting, images, (53, 75), way))
-
-
-@torch.no_grad()
-def test_a_model_with_presence_is_saved_and_loaded(tmp_path):
-    made = create_model("fcn", 6, backbone="mobilenetv2_035", classifier_arguments={"presence": True}).eval()
-    torch.nn.init.normal_(made.classifier.presence_head.weight)
-    made.save(tmp_path / "model.safetensors")
-    images = torch.randn(1, 3, 64, 64)
-    torch.testing.assert_close(load(tmp_path / "model.safetensors").eval()(images), made(images))
-    with torch.device("meta"):
-        empty = create_model("fcn", 6, backbone="mobilenetv2_035", classifier_arguments={"presence": True})
-    assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
 
 
 @torch.no_grad()
@@ -340,7 +328,7 @@ def test_every_answer_from_one_pass(small):
             torch.testing.assert_close(upsampled, whole[name])
         assert list(small.all_logits(images)) == ["plain", "context", "mean"]
         plain = create_model("fcn_mobilenetv2", 6, "plain").eval()
-        assert list(plain.answers(images, labels)) == ["plain"]
+        assert list(plain.all_logits(images, labels)) == ["plain"]
         bare = create_model("fcn_mobilenetv2", 6, classifier_arguments={"context_design": "none"}).eval()
-        assert list(bare.answers(images)) == ["plain"]
+        assert list(bare.all_logits(images)) == ["plain"]
         small.train()

@@ -51,9 +51,10 @@ def test_the_overlap_is_that_of_the_logits_before_dropout():
 
 
 def test_the_weight_reaches_the_loss_of_a_context_aware_model_too():
-    assert create_model("fcn_mobilenetv2", 5, overlap_weight=0.5).criterion.weights["overlap"] == 0.5
-    assert "overlap" not in create_model("fcn_mobilenetv2", 5, overlap_weight=0.0).criterion.weights
-    assert create_model("fcn_mobilenetv2", 5).criterion.weights["overlap"] == 3.0
+    for given, weight in ({"overlap_weight": 0.5}, 0.5), ({"overlap_weight": 0.0}, 0.0), ({}, 3.0):
+        with torch.device("meta"):
+            model = create_model("fcn_mobilenetv2", 5, **given)
+        assert model.criterion.options["tuned"].overlap_weight == weight
 
 
 def test_a_saved_model_keeps_its_weight(tmp_path):

@@ -46,18 +46,6 @@ def test_padding_to_the_stride_round_trips(tmp_path, padded):
     assert cacseg.load(tmp_path / "model.safetensors").backbone.multiple == (32 if padded else 1)
 
 
-def test_a_file_from_before_the_padding_answers_as_it_did(tmp_path):
-    model = create_model("fcn", 4, "plain", backbone="mobilenetv2_035", padding="same", pad_to_stride=False).eval()
-    model.save(tmp_path / "model.safetensors")
-    metadata = read_tensors(tmp_path / "model.safetensors").metadata
-    before = json.dumps({name: value for name, value in model.arguments.items() if name != "pad_to_stride"})
-    old = tmp_path / "old.safetensors"
-    save_file(load_file(tmp_path / "model.safetensors"), old, metadata={**metadata, "arguments": before})
-    images = torch.randn(1, 3, 53, 77)
-    with torch.no_grad():
-        torch.testing.assert_close(cacseg.load(old)(images), model(images))
-
-
 def test_dilations_round_trip(tmp_path):
     model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet", dilations=(2, 3))
     model.save(tmp_path / "near.safetensors")
@@ -69,12 +57,6 @@ def test_dilations_round_trip(tmp_path):
     save_file(tensors, tmp_path / "many.safetensors", metadata={**metadata, "arguments": arguments})
     with pytest.raises(ValueError, match="it claims 9 dilations and holds 4 branches"):
         cacseg.load(tmp_path / "many.safetensors")
-    model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet")
-    model.save(tmp_path / "far.safetensors")
-    tensors, metadata = load_file(tmp_path / "far.safetensors"), read_tensors(tmp_path / "far.safetensors").metadata
-    before = json.dumps({name: value for name, value in model.arguments.items() if name != "dilations"})
-    save_file(tensors, tmp_path / "old.safetensors", metadata={**metadata, "arguments": before})
-    assert cacseg.load(tmp_path / "old.safetensors").arguments["dilations"] == [12, 24, 36]
 
 
 def test_a_training_step_round_trip(tmp_path):
@@ -88,29 +70,6 @@ def test_a_training_step_round_trip(tmp_path):
     images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
     for name, value in model.loss(images, labels).items():
         torch.testing.assert_close(again.loss(images, labels)[name], value)
-
-
-def test_a_scale_on_its_way_and_further_terms_round_trip(tmp_path):
-    torch.manual_seed(0)
-    model = create_model(
-        "fcn",
-        3,
-        backbone="test_resnet",
-        dropout=0.0,
-        classifier_arguments={"annealed_scale": (5.0, 4), "presence": "relative", "presence_gradient": 2.0},
-        loss_arguments={"relation_weight": 0.7, "overlap_weight": 0.4, "overlap_at": "labels"},
-    )
-    images, labels = torch.randn(2, 3, 64, 64), torch.randint(0, 3, (2, 64, 64))
-    model.loss(images, labels)
-    model.eval().save(tmp_path / "m.safetensors")
-    again = cacseg.load(tmp_path / "m.safetensors")
-    assert again.classifier.annealed_scale.calls_taken == 1
-    assert again.classifier.presence_head.gradient == 2.0
-    assert again.criterion.overlap_at == "labels"
-    found = again.loss(images, labels)
-    assert {"relation", "overlap"} <= set(found)
-    for name, value in model.loss(images, labels).items():
-        torch.testing.assert_close(found[name], value)
 
 
 def test_files_that_are_no_model_are_refused(model, tmp_path):
@@ -182,23 +141,34 @@ def test_a_preset_that_changes_later_leaves_files_as_they_were(tmp_path, monkeyp
     file = read_tensors(tmp_path / "model.safetensors")
     monkeypatch.setitem(PRESETS, "tuned", PRESETS["released"]._replace(overlap_weight=1.0, soft_target_weight=0.1))
     again = cacseg.load(tmp_path / "model.safetensors")
+    options = again.criterion.options["tuned"]
     assert (again.classifier.context_design, again.classifier.label_sampling) == ("project_concat_residual", "centred")
-    assert (again.criterion.weights["overlap"], again.criterion.align_corners) == (3.0, False)
-    assert again.criterion.soft_target_weight == 0.7  # which was said, and not the preset's
+    assert (options.overlap_weight, options.align_corners, again.auxiliary_average) == (3.0, False, "labelled")
+    assert options.soft_target_weight == 0.7  # which was said, and not the preset's
     images = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         assert torch.equal(again(images), given(images))
     again.save(tmp_path / "again.safetensors")
     assert cacseg.load(tmp_path / "again.safetensors").arguments == again.arguments
-    older = {key: value for key, value in file.metadata.items() if key != "preset_values"}
-    save_file(dict(file.tensors), tmp_path / "older.safetensors", older)
-    assert cacseg.load(tmp_path / "older.safetensors").criterion.weights["overlap"] == 1.0  # knows the name alone
     newer = {**file.metadata, "preset_values": '{"unheard_of": 1}'}
     save_file(dict(file.tensors), tmp_path / "newer.safetensors", newer)
     with pytest.raises(
         ValueError, match=r"cannot be built: its preset has values that this version .* \{'unheard_of': 1\}"
     ):
         cacseg.load(tmp_path / "newer.safetensors")
+
+
+def test_an_overlap_weight_of_ones_own_outlives_the_presets(tmp_path, monkeypatch):
+    create_model("fcn", 4, backbone="test_resnet", overlap_weight=0.5).save(tmp_path / "model.safetensors")
+    monkeypatch.setitem(PRESETS, "tuned", PRESETS["tuned"]._replace(overlap_weight=1.0))
+    assert cacseg.load(tmp_path / "model.safetensors").criterion.options["tuned"].overlap_weight == 0.5
+
+
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+def test_the_average_of_the_auxiliary_loss_outlives_its_preset(classifier, tmp_path, monkeypatch):
+    create_model("fcn", 4, classifier, backbone="test_resnet", preset="released").save(tmp_path / "model.safetensors")
+    monkeypatch.setitem(PRESETS, "released", PRESETS["released"]._replace(auxiliary_average="labelled"))
+    assert cacseg.load(tmp_path / "model.safetensors").auxiliary_average == "all"
 
 
 def test_a_model_put_together_by_hand_is_not_saved(model, tmp_path):

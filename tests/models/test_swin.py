@@ -4,14 +4,10 @@ import math
 
 import pytest
 import torch
+from timm.models.swin_transformer import SwinTransformerBlock, WindowAttention
 
-from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.backbones import make_backbone
 from cacseg.models.swin import from_windows, shifted_window_mask, to_windows, windowed_attention
-
-ensure_torchvision_imports()
-
-from timm.models.swin_transformer import SwinTransformerBlock, WindowAttention  # noqa: E402
 
 
 def naive_windowed_attention(x, attention, window, shift):

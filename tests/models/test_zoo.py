@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cacseg.models import MODELS, create_model
+from cacseg.variants import VARIANTS
 
 
 def count(module):
@@ -59,7 +60,8 @@ def test_the_arguments_build_the_same_model_again(name):
     assert shapes == {key: value.shape for key, value in again.state_dict().items()}
     assert (again.arguments, again.mean, again.std) == (model.arguments, model.mean, model.std)
     assert again.classifier.scale == 10.0
-    assert again.classifier.oracle_scope == again.criterion.distillation_scope == "image"
+    options = again.criterion.options[again.classifier.preset]
+    assert again.classifier.oracle_scope == options.distillation_scope == "image"
 
 
 def test_arguments_are_kept_filled_in():
@@ -117,6 +119,19 @@ def test_auto_is_the_better_start_of_a_stride_and_kept_as_what_it_is(stride, blo
     assert "dilated_blocks" not in create_on_meta("upernet_resnet50", dilated_blocks="auto").arguments
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_row_of_the_papers_tables_is_a_model(name):
+    torch.manual_seed(0)
+    row = VARIANTS[name]
+    arguments = {"classifier_arguments": row.classifier, "loss_arguments": row.loss}
+    model = create_model("fcn", 5, backbone="test_resnet", preset="paper", **arguments)
+    losses = model.loss(torch.randn(2, 3, 64, 64), torch.randint(0, 5, (2, 64, 64)))
+    losses["total"].backward()
+    assert losses["total"].isfinite()
+    assert not [key for key, one in model.named_parameters() if one.requires_grad and one.grad is None]
+    assert create_on_meta(**json.loads(json.dumps(model.arguments))).arguments == model.arguments
+
+
 def test_weights_of_tensorflow_have_their_padding_and_normalisation():
     model = create_on_meta("fcn_mobilenetv2", padding="same", mean=[0.5] * 3, std=[0.5] * 3)
     assert model.mean == model.std == (0.5, 0.5, 0.5)
@@ -166,6 +181,16 @@ def test_classifiers_start_small():
         ({"name": "fcn_mobilenetv2", "mean": [0.5]}, "mean must have one number for each of the 3 channels"),
         ({"name": "fcn_mobilenetv2", "class_weights": [1.0]}, "each of the 150 classes; got 1"),
         ({"name": "fcn_mobilenetv2", "num_classes": 1}, "num_classes must be at least 2"),
+        ({"name": "fcn_mobilenetv2", "auxiliary_average": "some"}, "auxiliary_average must be .* 'all'; got 'some'"),
+        (
+            {"name": "fcn_mobilenetv2", "classifier_arguments": {"plain_similarty": "dot"}},
+            "arguments of ContextAwareClassifier .* got 'plain_similarty'. Did you mean 'plain_similarity'?",
+        ),
+        ({"name": "fcn_mobilenetv2", "loss_arguments": {"zzz": 1}}, "got 'zzz'. There are align_corners, context_"),
+        (
+            {"name": "fcn_mobilenetv2", "overlap_weight": 1.0, "loss_arguments": {"overlap_weight": 2.0}},
+            "loss_arguments must be .* that create_model does not have itself; got 'overlap_weight'",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments, words):

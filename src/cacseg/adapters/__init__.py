@@ -6,8 +6,7 @@ losses = model.loss(images, labels)      # named terms and their "total"
 model = restore(model)
 """
 
-from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.adapters.supported import SUPPORTED
 from cacseg.adapters.swap import convert, restore
 
-__all__ = ["SUPPORTED", "convert", "ensure_torchvision_imports", "restore"]
+__all__ = ["SUPPORTED", "convert", "restore"]

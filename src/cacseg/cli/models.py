@@ -70,9 +70,9 @@ def import_weights(
 ) -> None:
     """Turn a checkpoint of the authors' released code, or of mmsegmentation, into a model of ours.
 
-    Classes and classifier (plain or context-aware) are read from the checkpoint. Every tensor of it is used or named
-    in the report; one that our model needs and the checkpoint lacks is an error and nothing is written. Nothing in
-    the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
+    Classes and classifier (plain or context-aware) are read from the checkpoint. A tensor that the model needs and
+    the checkpoint lacks, or that no part of the model takes, is an error: it is then of another model, and nothing is
+    written. Nothing in the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
     """
     from cacseg.models.files import check_target
     from cacseg.models.released import import_checkpoint
@@ -91,8 +91,10 @@ def import_weights(
     )
     for name, ours in report.used.items() if verbose else ():
         say(f"  {name} -> {ours}")
-    for name, reason in report.unused.items():
-        say(f"  not used: {name}: {reason}")
+    for reason in dict.fromkeys(report.unused.values()):
+        names = [name for name, one in report.unused.items() if one == reason]
+        rest = f" and {len(names) - 1} more" if len(names) > 1 and not verbose else ""
+        say(f"  not used: {', '.join(names if verbose else names[:1])}{rest}: {reason}")
     for note in report.notes:
         say(f"  note: {note}")
     say(f"wrote {target}")

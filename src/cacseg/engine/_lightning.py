@@ -1,23 +1,19 @@
-"""What is used of Lightning, imported after torchvision has been made importable (Lightning imports it)."""
+"""What is used of Lightning."""
 
 from __future__ import annotations
 
-from cacseg._torchvision import ensure_torchvision_imports
-
-ensure_torchvision_imports()
-
-from lightning.fabric.plugins import CheckpointIO as CheckpointIO  # noqa: E402
-from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException  # noqa: E402
-from lightning.pytorch import Callback as Callback  # noqa: E402
-from lightning.pytorch import LightningDataModule as LightningDataModule  # noqa: E402
-from lightning.pytorch import LightningModule as LightningModule  # noqa: E402
-from lightning.pytorch import Trainer as Trainer  # noqa: E402
-from lightning.pytorch.callbacks import Checkpoint as Checkpoint  # noqa: E402
-from lightning.pytorch.callbacks import RichProgressBar as RichProgressBar  # noqa: E402
-from lightning.pytorch.callbacks import WeightAveraging as WeightAveraging  # noqa: E402
-from lightning.pytorch.loggers import TensorBoardLogger as TensorBoardLogger  # noqa: E402
-from lightning.pytorch.loggers.logger import Logger as Logger  # noqa: E402
-from lightning.pytorch.utilities import rank_zero_only as rank_zero_only  # noqa: E402
+from lightning.fabric.plugins import CheckpointIO as CheckpointIO
+from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException
+from lightning.pytorch import Callback as Callback
+from lightning.pytorch import LightningDataModule as LightningDataModule
+from lightning.pytorch import LightningModule as LightningModule
+from lightning.pytorch import Trainer as Trainer
+from lightning.pytorch.callbacks import Checkpoint as Checkpoint
+from lightning.pytorch.callbacks import RichProgressBar as RichProgressBar
+from lightning.pytorch.callbacks import WeightAveraging as WeightAveraging
+from lightning.pytorch.loggers import TensorBoardLogger as TensorBoardLogger
+from lightning.pytorch.loggers.logger import Logger as Logger
+from lightning.pytorch.utilities import rank_zero_only as rank_zero_only
 
 
 def is_first_process() -> bool:

@@ -7,25 +7,21 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
+from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame
+from timm.models import FeatureDictNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg._checks import check_choice
-from cacseg._torchvision import ensure_torchvision_imports
 from cacseg.models.hrnet import fuse_bilinearly
-from cacseg.models.layers import cut_to_stride
+from cacseg.models.layers import crop_to_stride
 from cacseg.models.swin import Swin
-
-ensure_torchvision_imports()
-
-import timm  # noqa: E402  (it imports torchvision)
-from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD  # noqa: E402
-from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport  # noqa: E402
-from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame  # noqa: E402
-from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame  # noqa: E402
-from timm.models import FeatureDictNet  # noqa: E402
 
 SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
@@ -43,7 +39,7 @@ class Backbone(nn.Module):
         indices: which of the net's maps the four are.
         channels_last: whether the net gives [b, h, w, d].
         multiple: of the sizes that the net takes; images are padded with zeros to it, and the maps cropped again,
-            unless `crops` is set to False.
+            unless `crops_padding` is set to False.
     """
 
     def __init__(
@@ -65,7 +61,7 @@ class Backbone(nn.Module):
         self.indices = tuple(indices)
         self.channels_last = channels_last
         self.multiple = multiple
-        self.crops = True
+        self.crops_padding = True
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
         size = images.shape[2:]
@@ -76,9 +72,9 @@ class Backbone(nn.Module):
         pyramid = [maps[index] for index in self.indices]
         if self.channels_last:
             pyramid = [level.permute(0, 3, 1, 2).contiguous() for level in pyramid]
-        if self.multiple > 1 and self.crops:
+        if self.multiple > 1 and self.crops_padding:
             pairs = zip(pyramid, self.strides, strict=True)
-            pyramid = [cut_to_stride(level, size, stride) for level, stride in pairs]
+            pyramid = [crop_to_stride(level, size, stride) for level, stride in pairs]
         return pyramid
 
 
@@ -104,7 +100,7 @@ def make_backbone(
         dilated_blocks: "first" or "all", of MobileNetV2 below a stride of 32 (see `dilate_first_blocks`).
         padding: "" or "same", TensorFlow's, for weights that were trained with it.
         pad_to_stride: whether images are padded to a multiple of the output stride where the network pads as
-            TensorFlow does (see `moves_with_size`).
+            TensorFlow does (see `grid_shifts_with_size`).
         pretrained: whether timm downloads its weights.
         levels: the maps that somebody reads.
     """
@@ -135,7 +131,7 @@ def make_backbone(
         )
     if has_choice_of_blocks(name) and dilated_blocks == "first":
         dilate_first_blocks(net, output_stride)
-    if pad_to_stride and moves_with_size(net):
+    if pad_to_stride and grid_shifts_with_size(net):
         multiple = math.lcm(multiple, output_stride)
     # Only timm's wrappers say so; the networks that are their own feature extractors are all convolutional.
     channels_last = isinstance(net, FeatureDictNet) and net.output_fmt == "NHWC"
@@ -192,7 +188,7 @@ def check_name(name: str) -> None:
         raise ValueError(f"the backbone must be a name of timm; got {name!r}. {hint}timm.list_models() has them all.")
 
 
-def moves_with_size(net: nn.Module) -> bool:
+def grid_shifts_with_size(net: nn.Module) -> bool:
     """Whether a feature stands for another place in an image of another size.
 
     TensorFlow pads a strided layer alike on both sides at an odd size, and by one more after than before at an even
@@ -224,16 +220,16 @@ def has_choice_of_blocks(name: str) -> bool:
     return name.startswith("mobilenetv2_")
 
 
-def choose_blocks(wish: str | None, backbone: str, output_stride: int) -> str | None:
+def choose_blocks(given: str | None, backbone: str, output_stride: int) -> str | None:
     """Which blocks of a backbone dilate, "auto" as what it stands for; None where there is no choice."""
     if has_choice_of_blocks(backbone):
-        blocks = "first" if wish is None else wish
+        blocks = "first" if given is None else given
         check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
         better = "all" if output_stride == 8 else "first"
         return better if blocks == "auto" else blocks
-    if wish not in (None, "auto"):
+    if given not in (None, "auto"):
         raise ValueError(
-            f"dilated_blocks is a choice of MobileNetV2 alone; got {wish!r} with {backbone}. Leave it out, or say auto."
+            f"dilated_blocks is a choice of MobileNetV2 alone; got {given!r} with {backbone}. Leave it out."
         )
     return None
 

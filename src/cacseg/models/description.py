@@ -29,7 +29,7 @@ def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> di
 
 
 def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the name of a preset stands for as a file is written; None where there is none, as in a plain model."""
+    """What the name of a preset stands for as a file is written; None with a plain classifier, which needs none."""
     if arguments.get("classifier", "plain") == "plain":
         return None
     return fill_preset(arguments["preset"])._asdict()
@@ -38,21 +38,24 @@ def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
     """The arguments with what their preset stood for when a file was written, where today it is something else.
 
-    `values` are the `preset_values` of then, None in files from before they were kept. What the arguments say
-    themselves stays.
+    `values` are the `preset_values` of then. What the arguments say themselves stays.
     """
     if values is None:
         return dict(arguments)
     if not isinstance(values, Mapping) or not set(values) <= set(Preset._fields):
         raise ValueError(f"its preset has values that this version ({__version__}) does not know: {values}.")
     today = fill_preset(arguments["preset"])._asdict()
-    of_classifier, of_loss = (dict(arguments.get(f"{one}_arguments", {})) for one in ("classifier", "loss"))
     kept = dict(arguments)
+    groups = {one: dict(arguments.get(one, {})) for one in ("classifier_arguments", "loss_arguments")}
     for field, value in values.items():
-        if value != today[field] and field != "zero_start":  # which is for new weights alone
-            group = kept if field in MODEL_FIELDS else of_classifier if field in CLASSIFIER_FIELDS else of_loss
-            group.setdefault(field, value)
-    return {**kept, "classifier_arguments": of_classifier, "loss_arguments": of_loss}
+        # Where projectors start matters to new weights alone.
+        if value == today[field] or field == "zero_start" or arguments.get(field) is not None:
+            continue
+        if field in MODEL_FIELDS:
+            kept[field] = value
+        else:
+            groups["classifier_arguments" if field in CLASSIFIER_FIELDS else "loss_arguments"].setdefault(field, value)
+    return {**kept, **groups}
 
 
 def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:

@@ -21,11 +21,11 @@ from torch import Tensor
 from cacseg._files import write_whole
 
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
-# placeholders under these names; whatever else a pickle asks for is refused.
-HARMLESS_PACKAGES = ("mmengine.", "mmcv.")
-HARMLESS_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.dtypes")
+# placeholders; whatever else a pickle asks for is refused.
+PLACEHOLDER_PACKAGES = ("mmengine.", "mmcv.")
+PLACEHOLDER_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.dtypes")
 # Of those, the names in old files, whose contents torch cannot list beforehand.
-COMMON_NAMES = (
+PLACEHOLDER_NAMES = (
     "numpy.dtype",
     "numpy.ndarray",
     *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("scalar", "_reconstruct")),
@@ -87,6 +87,11 @@ def check_target(path: Path, overwrite: bool) -> None:
         raise PermissionError(f"the folder {path.parent} cannot be written to. Choose another.")
 
 
+def list_names(names: list[str], most: int = 5) -> str:
+    """The first few, for an error."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"
+
+
 def _read_safetensors(path: Path) -> TensorFile:
     try:
         with safe_open(path, framework="pt") as file:
@@ -126,7 +131,7 @@ def _quiet() -> Iterator[None]:
 
 def _placeholders(path: Path) -> list[Any]:
     """An inert class for each harmless object that the file mentions, under that object's own name."""
-    names = set(COMMON_NAMES)
+    names = set(PLACEHOLDER_NAMES)
     try:
         names.update(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception:  # an old torch (which lacks it), an old format or a damaged file: torch.load speaks for itself
@@ -136,7 +141,7 @@ def _placeholders(path: Path) -> list[Any]:
     return [
         type(name, (_Placeholder,), {"__module__": module, "__qualname__": name})
         for module, _, name in parts
-        if module in HARMLESS_MODULES or f"{module}.".startswith(HARMLESS_PACKAGES)
+        if module in PLACEHOLDER_MODULES or f"{module}.".startswith(PLACEHOLDER_PACKAGES)
     ]
 
 

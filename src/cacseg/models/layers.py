@@ -15,7 +15,7 @@ def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor,
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
-def cut(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
+def crop(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
     """The upper left part of maps that are at least so large."""
     height, width = size
     if not torch.compiler.is_compiling():  # exported sizes are symbols and cannot be compared
@@ -26,9 +26,9 @@ def cut(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b
     return F.pad(maps, (0, width - maps.shape[3], 0, height - maps.shape[2]))
 
 
-def cut_to_stride(maps: Float[Tensor, "b d h w"], size: Sequence[int], stride: int) -> Float[Tensor, "b d h2 w2"]:
+def crop_to_stride(maps: Float[Tensor, "b d h w"], size: Sequence[int], stride: int) -> Float[Tensor, "b d h2 w2"]:
     """Maps of padded images without what stands for padding alone; sizes rounded up, as strided convolutions do."""
-    return cut(maps, [(side + stride - 1) // stride for side in size])
+    return crop(maps, [(side + stride - 1) // stride for side in size])
 
 
 def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:

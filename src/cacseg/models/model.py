@@ -14,14 +14,16 @@ from torch.nn import functional as F
 from cacseg import functional, ops
 from cacseg._checks import check_labels
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.functional.labels import resize_labels
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.description import describe
 from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
-from cacseg.models.layers import cut, cut_to_stride, resize
+from cacseg.models.layers import crop, crop_to_stride, resize
 from cacseg.models.ocrnet import OCRNet
+from cacseg.presets import DEFAULT, fill_preset
 
 
 class PlainClassifier(nn.Conv2d):
@@ -62,8 +64,10 @@ class SegmentationModel(nn.Module):
         auxiliary: its cross-entropy, times `auxiliary_weight`, joins the total; None leaves it out.
         criterion: the losses of a context-aware classifier.
         mean, std: what images must be normalised with, for pixels in [0, 1].
+        auxiliary_average: that cross-entropy's mean over "labelled" pixels, or over "all"; None is that of the
+            classifier's preset, and "labelled" with a plain classifier.
         stride, auxiliary_stride: pixels from one feature, and from one of the auxiliary's logits, to the next, where
-            the backbone gives maps of padded images (`crops=False`); None where maps end with the image.
+            the backbone gives maps of padded images (`crops_padding=False`); None where maps end with the image.
         ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
             has its own.
         overlap_weight: of `ops.overlap_loss` beside the cross-entropy of a plain classifier; a criterion has its own.
@@ -82,6 +86,7 @@ class SegmentationModel(nn.Module):
         mean: Sequence[float],
         std: Sequence[float],
         auxiliary_weight: float = 0.4,
+        auxiliary_average: PixelAverage | None = None,
         stride: int | None = None,
         auxiliary_stride: int | None = None,
         ignore_index: int = 255,
@@ -94,7 +99,7 @@ class SegmentationModel(nn.Module):
             raise ValueError("OCRNet's first stage is the auxiliary head; got auxiliary=None. Leave it in.")
         if isinstance(classifier, ContextAwareClassifier) and criterion is None:
             raise ValueError("a context-aware classifier needs a criterion; got None. Pass cacseg.ContextLoss().")
-        if not backbone.crops and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
+        if not backbone.crops_padding and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
             raise ValueError("a backbone that leaves its maps padded needs stride and auxiliary_stride; got None.")
         self.backbone = backbone
         self.head = head
@@ -104,6 +109,8 @@ class SegmentationModel(nn.Module):
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.auxiliary_weight = auxiliary_weight
+        preset = classifier.preset if isinstance(classifier, ContextAwareClassifier) else DEFAULT
+        self.auxiliary_average = fill_preset(preset, auxiliary_average=auxiliary_average).auxiliary_average
         self.stride, self.auxiliary_stride = stride, auxiliary_stride
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
@@ -148,7 +155,7 @@ class SegmentationModel(nn.Module):
         if self.stride is None:
             return resize(logits, size)
         whole = [side * self.stride for side in logits.shape[2:]]
-        return cut(resize(logits, whole), size)
+        return crop(resize(logits, whole), size)
 
     def plain(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the fixed classifier."""
@@ -167,10 +174,11 @@ class SegmentationModel(nn.Module):
     def all_logits(
         self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b _ _"] | None = None
     ) -> dict[str, Float[Tensor, "b n h w"]]:
-        """The logits of every classifier that the model has, from one pass, at the size of the features (see `upsample_logits`).
+        """The logits of every classifier that the model has, from one pass, at the size of the features.
 
         "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
-        resolution, "oracle", from each image's own prototypes. `default_output` names the model's own.
+        resolution, "oracle", from each image's own prototypes. `default_output` names the model's own, and
+        `upsample_logits` brings them to the size of the images.
         """
         features = self.features(images)
         classifier = self.classifier
@@ -187,16 +195,17 @@ class SegmentationModel(nn.Module):
     def loss(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> dict[str, Float[Tensor, ""]]:
         """The named terms, before their weights, and "total", their weighted sum."""
         features, auxiliary = self._decode(images, with_auxiliary=True)
-        covered = self.pad_labels(labels, images, self.stride)
+        padded = self.pad_labels(labels, images, self.stride)
         if isinstance(self.classifier, ContextAwareClassifier):
             assert self.criterion is not None
-            losses = self.criterion(self.classifier(features, covered), covered)
+            losses = self.criterion(self.classifier(features, padded), padded)
             total = losses.pop("total")
         else:
-            check_labels(covered, features, self.num_classes, self.ignore_index)
-            losses, total = self._plain_losses(self.classifier, features, covered)
+            check_labels(padded, features, self.num_classes, self.ignore_index)
+            losses, total = self._plain_losses(self.classifier, features, padded)
         if auxiliary is not None:
-            losses["auxiliary"] = self._cross_entropy(auxiliary, self.pad_labels(labels, images, self.auxiliary_stride))
+            padded = self.pad_labels(labels, images, self.auxiliary_stride)
+            losses["auxiliary"] = self._cross_entropy(auxiliary, padded, self.auxiliary_average)
             total = total + self.auxiliary_weight * losses["auxiliary"]
         return {**losses, "total": total}
 
@@ -229,8 +238,8 @@ class SegmentationModel(nn.Module):
             features = self.head(pyramid)
         size = images.shape[2:]
         if auxiliary is not None and self.auxiliary_stride is not None:
-            auxiliary = cut_to_stride(auxiliary, size, self.auxiliary_stride)
-        return features if self.stride is None else cut_to_stride(features, size, self.stride), auxiliary
+            auxiliary = crop_to_stride(auxiliary, size, self.auxiliary_stride)
+        return features if self.stride is None else crop_to_stride(features, size, self.stride), auxiliary
 
     def pad_labels(self, labels: Tensor, images: Tensor, stride: int | None) -> Tensor:
         """Labels of all pixels that a grid of that stride stands for, ignored after the end of the image.
@@ -261,13 +270,14 @@ class SegmentationModel(nn.Module):
         losses["overlap"] = ops.overlap_loss(logits, labels, ignore_index=self.ignore_index)
         return losses, losses["plain"] + self.overlap_weight * losses["overlap"]
 
-    def _cross_entropy(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, average: PixelAverage = "labelled") -> Tensor:
         return ops.upsampled_cross_entropy(
             logits,
             labels,
             ignore_index=self.ignore_index,
             weight=self.class_weights,
             label_smoothing=self.label_smoothing,
+            average=average,
         )
 
     def _check(self, images: Tensor) -> None:

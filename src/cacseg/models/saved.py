@@ -74,4 +74,4 @@ def _read_arguments(file: TensorFile, path: str | Path) -> dict[str, Any]:
     if isinstance(dilations, list) and len(dilations) > len(branches):
         counts = f"{len(dilations)} dilations and holds {len(branches)} branches"
         raise ValueError(f"{path} does not fit the model it describes: it claims {counts}.")
-    return {"pad_to_stride": False, **arguments}  # as files answered before there was a choice
+    return dict(arguments)

@@ -7,7 +7,7 @@ import warnings
 from typing import NamedTuple
 
 from cacseg.models.backbones import Backbone
-from cacseg.models.files import TensorFile
+from cacseg.models.files import TensorFile, list_names
 
 
 class LoadReport(NamedTuple):
@@ -15,7 +15,7 @@ class LoadReport(NamedTuple):
 
     loaded: list[str]  # our names that the file had a tensor for
     unused: list[str]  # names of the file that the backbone has no place for
-    fresh: list[str]  # our names that no file of an image classifier can have: they keep their initial values
+    untouched: list[str]  # our names that no file of an image classifier can have: they keep their initial values
 
 
 def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "the file") -> LoadReport:
@@ -36,27 +36,28 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
     matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
 
     # A counter that nothing reads, and output normalisations that only the pyramid has.
-    fresh = [name for name in ours if name.startswith("norms.") and name not in matches]
-    optional = {*fresh, *(name for name in ours if name.endswith("num_batches_tracked"))}
+    untouched = [name for name in ours if name.startswith("norms.") and name not in matches]
+    optional = {*untouched, *(name for name in ours if name.endswith("num_batches_tracked"))}
     missing = [name for name in ours if name not in matches and name not in optional]
     wrong = [name for name, theirs in matches.items() if given[theirs].shape != ours[name].shape]
     if missing or wrong:
         lines = [f"{source} does not fit {backbone.name}; nothing was loaded."]
         if missing:
-            lines.append(f"{len(missing)} of {len(ours)} tensors are not in the file: {_listed(missing)}.")
+            lines.append(f"{len(missing)} of {len(ours)} tensors are not in the file: {list_names(missing)}.")
         if wrong:
             shapes = [f"{name} {tuple(given[matches[name]].shape)} for {tuple(ours[name].shape)}" for name in wrong]
-            lines.append(f"{len(wrong)} have another shape: {_listed(shapes)}.")
+            lines.append(f"{len(wrong)} have another shape: {list_names(shapes)}.")
         lines.append(f"The file must hold {backbone.name} in timm's names.")
         raise ValueError(" ".join(lines))
     backbone.net.load_state_dict({name: given[theirs] for name, theirs in matches.items()}, strict=False)
     unused = [name for name in given if name not in matches.values()]
     if unused:
         warnings.warn(
-            f"{source}: {len(unused)} tensors have no place in {backbone.name} and were not loaded: {_listed(unused)}.",
+            f"{source}: {len(unused)} tensors have no place in {backbone.name} and were not loaded: "
+            f"{list_names(unused)}.",
             stacklevel=2,
         )
-    return LoadReport(list(matches), unused, fresh)
+    return LoadReport(list(matches), unused, untouched)
 
 
 class Preprocessing(NamedTuple):
@@ -67,7 +68,7 @@ class Preprocessing(NamedTuple):
     std: list[float] | None = None
 
 
-def described_preprocessing(file: TensorFile, source: str = "the file") -> Preprocessing:
+def read_preprocessing(file: TensorFile, source: str = "the file") -> Preprocessing:
     """What the metadata of a file states: padding as it is, mean and std as JSON lists."""
     stated = {}
     for key in ("mean", "std"):
@@ -78,7 +79,3 @@ def described_preprocessing(file: TensorFile, source: str = "the file") -> Prepr
         if stated[key] is not None and not isinstance(stated[key], list):
             raise ValueError(f"{source} must state its {key} as a list, one number a channel; got {stated[key]!r}.")
     return Preprocessing(file.metadata.get("padding"), stated["mean"], stated["std"])
-
-
-def _listed(names: list[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,15 +13,15 @@ from torch import nn
 from cacseg._checks import (
     check_choice,
     check_dilations,
-    check_dropout,
     check_flags,
     check_integer,
-    check_label_smoothing,
     check_number,
     check_numbers,
 )
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.losses import ContextLoss
+from cacseg.models.arguments import check_common, check_names, read_numbers
 from cacseg.models.backbones import LEVELS, choose_blocks, make_backbone, normalisation
 from cacseg.models.deeplabv3plus import DILATIONS, DeepLabV3Plus
 from cacseg.models.fcn import FCN
@@ -30,7 +29,7 @@ from cacseg.models.files import read_tensors
 from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
 from cacseg.models.ocrnet import OCRNet
 from cacseg.models.upernet import UPerNet
-from cacseg.models.weights import Preprocessing, described_preprocessing, load_backbone_weights
+from cacseg.models.weights import Preprocessing, load_backbone_weights, read_preprocessing
 from cacseg.presets import DEFAULT, PresetName, fill_preset, or_default
 
 CHANNELS = 512  # d, of every head's features
@@ -81,6 +80,7 @@ def create_model(
     backbone_weights: str | Path | None = None,
     auxiliary: bool = True,
     auxiliary_weight: float = 0.4,
+    auxiliary_average: PixelAverage | None = None,
     preset: PresetName = DEFAULT,
     overlap_weight: float | None = None,
     ignore_index: int = 255,
@@ -117,6 +117,8 @@ def create_model(
             metadata may state the padding, mean and std that go with them.
         auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
             without the head.
+        auxiliary_average: its mean over "labelled" pixels, or over "all", ignored ones counted in the denominator;
+            None is the preset's, with a plain classifier too.
         preset: "tuned", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
         overlap_weight: of a soft-Jaccard loss, `cacseg.overlap_loss`; None is the preset's, and 0 with a plain
             classifier.
@@ -126,16 +128,15 @@ def create_model(
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
-        dilated_blocks: of each stage of a MobileNetV2 at a stride of 8 or 16 (at 32 none does); None is "first", as the
-            reference and the checkpoints of the paper have it, "all" is what its ImageNet weights were trained for;
-            "auto" is what left more of these weights where that was measured, "all" at a stride of 8 and "first" at
-            16, and nothing with other backbones.
+        dilated_blocks: which blocks of each stage of a MobileNetV2 dilate at a stride of 8 or 16; None is "first", as
+            in the reference and its checkpoints. "all" keeps what ImageNet weights read in training. "auto" is "all"
+            at a stride of 8, else "first", and is accepted with other backbones too.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".
-        pad_to_stride: with such padding a feature stands for another place in an image of another size; images are
-            padded to a multiple of the output stride, which crops usually have, and answers cut to their size again,
-            unless this is False. Answers of networks that take certain sizes alone are cut likewise.
+        pad_to_stride: with padding="same" the feature grid shifts with the size of the image, so images are padded to
+            a multiple of the output stride and logits cropped. False leaves that out. Images for networks that take
+            certain sizes alone are always padded.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
         classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
@@ -151,7 +152,8 @@ def create_model(
     check_number("auxiliary_weight", auxiliary_weight, scalars=True)
     check_number("overlap_weight", or_default(overlap_weight, 0.0), scalars=True)
     check_number("drop_path", or_default(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
-    _check(architecture, num_classes, classifier, auxiliary, preset, dropout, label_smoothing, std)
+    check_common(architecture.head, num_classes, classifier, auxiliary, dropout, label_smoothing, std)
+    options = fill_preset(preset, auxiliary_average=auxiliary_average)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
         raise ValueError(
             "classifier_arguments and loss_arguments belong to classifier='context'; got them with 'plain'."
@@ -159,10 +161,10 @@ def create_model(
     if pretrained and backbone_weights is not None:
         raise ValueError("pretrained=True and backbone_weights exclude each other; got both. Leave one out.")
     file = None if backbone_weights is None else read_tensors(backbone_weights)
-    stated = Preprocessing() if file is None else described_preprocessing(file, str(backbone_weights))
+    stated = Preprocessing() if file is None else read_preprocessing(file, str(backbone_weights))
     timm_mean, timm_std = normalisation(architecture.backbone, in_channels)
-    chosen_mean = _one_each("mean", stated.mean if mean is None else mean, in_channels, "channels of the images")
-    chosen_std = _one_each("std", stated.std if std is None else std, in_channels, "channels of the images")
+    chosen_mean = read_numbers("mean", stated.mean if mean is None else mean, in_channels, "channels of the images")
+    chosen_std = read_numbers("std", stated.std if std is None else std, in_channels, "channels of the images")
     arguments: dict[str, Any] = {
         "name": name,
         "num_classes": int(num_classes),
@@ -171,10 +173,11 @@ def create_model(
         "in_channels": int(in_channels),
         "auxiliary": auxiliary,
         "auxiliary_weight": float(auxiliary_weight),
+        "auxiliary_average": options.auxiliary_average,
         "preset": preset,
         "overlap_weight": None if overlap_weight is None else float(overlap_weight),
         "ignore_index": int(ignore_index),
-        "class_weights": _one_each("class_weights", class_weights, num_classes, "classes"),
+        "class_weights": read_numbers("class_weights", class_weights, num_classes, "classes"),
         "label_smoothing": float(label_smoothing),
         "dropout": float(or_default(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
         "output_stride": or_default(output_stride, architecture.output_stride),
@@ -226,77 +229,44 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         head: nn.Module = DeepLabV3Plus(backbone.channels, CHANNELS, dilations=arguments["dilations"])
     else:
         head = head_class(backbone.channels, CHANNELS)
-    second = make_auxiliary(architecture.head, backbone.channels, num_classes, dropout) if auxiliary else None
+    auxiliary_head = None
+    if auxiliary:
+        auxiliary_head = make_auxiliary_head(architecture.head, backbone.channels, num_classes, dropout)
     shared = {key: arguments[key] for key in ("ignore_index", "class_weights", "label_smoothing")}
-    last: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
+    classifier: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
     criterion = None
     if arguments["classifier"] == "context":
-        preset = arguments["preset"]
-        fixed = {"dropout": dropout, "preset": preset, "ignore_index": arguments["ignore_index"]}
-        further = _further("classifier_arguments", arguments["classifier_arguments"], ContextAwareClassifier, fixed)
-        last = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **further)
+        of_classifier, of_loss = arguments["classifier_arguments"], arguments["loss_arguments"]
+        fixed = {"dropout": dropout, "preset": arguments["preset"], "ignore_index": arguments["ignore_index"]}
+        check_names("classifier_arguments", of_classifier, ContextAwareClassifier, fixed)
+        classifier = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **of_classifier)
         fixed = {**shared}
         if arguments["overlap_weight"] is not None:
             fixed["overlap_weight"] = arguments["overlap_weight"]
-        taken = {**fixed, "preset": preset}
-        criterion = ContextLoss(**fixed, **_further("loss_arguments", arguments["loss_arguments"], ContextLoss, taken))
-    initialise_classifier(last)
+        check_names("loss_arguments", of_loss, ContextLoss, {**fixed, "preset": None})
+        criterion = ContextLoss(**fixed, **of_loss)
+    initialise_classifier(classifier)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1
-    # The model cuts features and answers instead; but OCRNet gathers over its maps, where padding has no place.
-    backbone.crops = not pads or architecture.head == "ocrnet"
-    second_level = min(levels) if architecture.head == "ocrnet" else AUXILIARY_LEVEL
+    # The model crops features and answers instead; but OCRNet gathers over its maps, where padding has no place.
+    backbone.crops_padding = not pads or architecture.head == "ocrnet"
+    auxiliary_level = min(levels) if architecture.head == "ocrnet" else AUXILIARY_LEVEL
     model = SegmentationModel(
         backbone,
         head,
-        last,
-        second,
+        classifier,
+        auxiliary_head,
         criterion,
         mean=arguments["mean"],
         std=arguments["std"],
         auxiliary_weight=arguments["auxiliary_weight"],
+        auxiliary_average=arguments["auxiliary_average"],
         stride=backbone.strides[min(levels)] if pads else None,
-        auxiliary_stride=backbone.strides[second_level] if pads else None,
+        auxiliary_stride=backbone.strides[auxiliary_level] if pads else None,
         overlap_weight=or_default(arguments["overlap_weight"], 0.0),
         **shared,
     )
     model.arguments = arguments
     return model
-
-
-def _check(
-    architecture: Architecture,
-    num_classes: int,
-    classifier: str,
-    auxiliary: bool,
-    preset: str,
-    dropout: float | None,
-    label_smoothing: float,
-    std: Sequence[float] | None,
-) -> None:
-    """What both kinds of classifier ask of the arguments."""
-    check_choice("classifier", classifier, ("context", "plain"))
-    fill_preset(preset)
-    check_label_smoothing(label_smoothing)
-    if num_classes < 2:
-        raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background counts as a class.")
-    if dropout is not None:
-        check_dropout(dropout)
-    if std is not None and not all(value > 0.0 for value in std):
-        raise ValueError(f"std must be positive; got {list(std)}.")
-    if architecture.head == "ocrnet" and not auxiliary:
-        raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
-
-
-def _further(name: str, given: Mapping[str, Any], owner: type, fixed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Arguments that are the owner's, and not fixed by those of `create_model`."""
-    known = set(inspect.signature(owner).parameters) - set(fixed) - {"in_channels", "num_classes"}
-    unknown = sorted(set(given) - known)
-    if unknown:
-        raise ValueError(
-            f"{name} must be arguments of {owner.__name__} that create_model does not have itself; got "
-            f"{', '.join(unknown)}. There are {', '.join(sorted(known))}."
-        )
-    return given
 
 
 def find_architecture(name: str, backbone: str | None) -> Architecture:
@@ -324,7 +294,7 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
     raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
 
 
-def make_auxiliary(head: str, in_channels: Sequence[int], num_classes: int, dropout: float) -> AuxiliaryHead:
+def make_auxiliary_head(head: str, in_channels: Sequence[int], num_classes: int, dropout: float) -> AuxiliaryHead:
     """One 3x3 convolution on the third level; OCRNet's first stage is one 1x1 convolution on all of them."""
     if head == "ocrnet":
         channels = sum(in_channels)
@@ -342,11 +312,3 @@ def initialise_classifier(classifier: ContextAwareClassifier | PlainClassifier) 
     nn.init.normal_(classifier.weight, std=0.01)
     if classifier.bias is not None:
         nn.init.zeros_(classifier.bias)
-
-
-def _one_each(name: str, values: Sequence[float] | None, count: int, what: str) -> list[float] | None:
-    if values is None:
-        return None
-    if len(values) != count:
-        raise ValueError(f"{name} must have one number for each of the {count} {what}; got {len(values)}.")
-    return [float(value) for value in values]

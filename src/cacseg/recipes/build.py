@@ -24,7 +24,7 @@ from cacseg.engine.train import Result, train
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
-from cacseg.models.reach import untrained_taps
+from cacseg.models.dilation import untrained_taps
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
@@ -189,6 +189,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         backbone_weights=model.backbone_weights,
         auxiliary=model.auxiliary,
         auxiliary_weight=model.auxiliary_weight,
+        auxiliary_average=model.auxiliary_average,
         preset=model.preset,
         overlap_weight=model.overlap_weight,
         ignore_index=data.ignore_index,

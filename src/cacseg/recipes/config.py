@@ -67,7 +67,7 @@ class ModelConfig(Section):
     classifier: Literal["context", "plain"] = "context"
     """Context-aware, or the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
-    """Of the context-aware classifier and its losses."""
+    """Of the context-aware classifier and its losses, and of the auxiliary loss of either classifier."""
     overlap_weight: NotNegative | None = None
     """Of a soft-Jaccard loss beside the cross-entropy; none: the preset's, and 0 with a plain classifier."""
     weights: str | None = None
@@ -90,6 +90,8 @@ class ModelConfig(Section):
     """Whether an auxiliary head adds its loss."""
     auxiliary_weight: NotNegative = 0.4
     """A factor on the loss of the auxiliary head."""
+    auxiliary_average: Literal["labelled", "all"] | None = None
+    """Of the auxiliary loss, a mean over labelled pixels or over all; none: as model.preset, plain classifiers too."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
     """A share, before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None

@@ -6,7 +6,7 @@ from torch import nn
 
 from cacseg.models import create_model
 from cacseg.models.deeplabv3plus import DeepLabV3Plus
-from cacseg.models.reach import Dilated, untrained_taps
+from cacseg.models.dilation import DilatedSide, untrained_taps
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def test_a_tap_of_deeplab_that_is_not_reached_has_no_gradient(size, reached):
     (conv,) = [one for one in head.modules() if getattr(one, "dilation", None) == (36, 36)]
     head([torch.randn(2, 4, *size, generator=generator) for _ in range(4)]).square().sum().backward()
     assert int((conv.weight.grad.abs().amax((0, 1)) > 0).sum()) == reached
-    rows, columns = (Dilated(3, 36, 1, side, side).reached for side in size)
+    rows, columns = (DilatedSide(3, 36, 1, side, side).reached for side in size)
     assert sum(rows) * sum(columns) == reached
 
 
@@ -39,7 +39,7 @@ def test_what_a_tap_reaches_is_what_its_gradient_says(kernel, dilation, stride, 
         (gradient,) = torch.autograd.grad(out.sum(), conv.weight)
         slack = (size + 2 * padding - (kernel - 1) * dilation - 1) % stride  # padding on the right that is not read
         if slack == 0:
-            found = Dilated(kernel, dilation, stride, size, out.shape[-1]).reached
+            found = DilatedSide(kernel, dilation, stride, size, out.shape[-1]).reached
             assert all(ours or theirs == 0 for ours, theirs in zip(found, gradient[0, 0].tolist(), strict=True))
             if stride == 1:
                 assert found == [value > 0 for value in gradient[0, 0].tolist()]

@@ -12,10 +12,10 @@ from torch.func import functional_call
 
 from cacseg.models.model import SegmentationModel
 
-COARSEST = 32  # no map of these models is at a larger stride
+LARGEST_STRIDE = 32  # no map of these models is at a larger stride
 
 
-class Dilated(NamedTuple):
+class DilatedSide(NamedTuple):
     """One side of a dilated convolution: how it steps over a map, and how large that is."""
 
     kernel: int
@@ -36,8 +36,8 @@ class Dilated(NamedTuple):
 class Convolution(NamedTuple):
     """Both sides of one, and whose it is."""
 
-    rows: Dilated
-    columns: Dilated
+    rows: DilatedSide
+    columns: DilatedSide
     in_head: bool
 
     @property
@@ -53,27 +53,28 @@ def untrained_taps(model: SegmentationModel, crop: tuple[int, int], shown: tuple
     DeepLabV3+, with dilations up to 36, needs maps of more than 36x36.
     """
     furthest = max((max(conv.dilation) * (max(conv.kernel_size) // 2) for conv in _convolutions(model)), default=0)
-    if COARSEST * furthest < min(crop):
+    if LARGEST_STRIDE * furthest < min(crop):
         return []
-    pairs = dict.fromkeys(zip(_dilated(model, crop), _dilated(model, shown), strict=True))  # each once, in order
-    return [_line(crop, shown, ours, theirs) for ours, theirs in pairs if ours.taps < theirs.taps]
+    both = (_find_dilated(model, size) for size in (crop, shown))
+    pairs = dict.fromkeys(zip(*both, strict=True))  # each once, in order
+    return [_describe(crop, shown, trained, used) for trained, used in pairs if trained.taps < used.taps]
 
 
-def _line(crop: tuple[int, int], shown: tuple[int, int], ours: Convolution, theirs: Convolution) -> str:
-    rows, columns = sides = ours.rows, ours.columns
-    taps, learnt = rows.kernel * columns.kernel, ours.taps
+def _describe(crop: tuple[int, int], shown: tuple[int, int], trained: Convolution, used: Convolution) -> str:
+    rows, columns = sides = trained.rows, trained.columns
+    taps, learnt = rows.kernel * columns.kernel, trained.taps
     dilation = max(rows.dilation, columns.dilation)
     enough = max(
         ceil((side.kernel // 2 * side.dilation + 1) * pixels / side.size)
         for side, pixels in zip(sides, crop, strict=True)
     )
     smaller = "a larger model.output_stride"
-    if ours.in_head:
+    if trained.in_head:
         smaller = f"dilations of at most {min(rows.size, columns.size) - 1} (model.dilations)"
     return (
         f"in crops of {crop[0]}x{crop[1]} (maps of {rows.size}x{columns.size}) convolutions with a dilation of "
         f"{dilation} have {taps - learnt} of {taps} taps that read padding alone and never learn; in images of "
-        f"{shown[0]}x{shown[1]} (maps of {theirs.rows.size}x{theirs.columns.size}) {theirs.taps - learnt} of these "
+        f"{shown[0]}x{shown[1]} (maps of {used.rows.size}x{used.columns.size}) {used.taps - learnt} of these "
         f"read the image. Train on crops of about {enough}x{enough} or more, take {smaller}, or show windows of the "
         "crop's size (data.window, data.stride)."
     )
@@ -83,19 +84,19 @@ def _convolutions(model: SegmentationModel) -> list[nn.Conv2d]:
     return [one for one in model.modules() if isinstance(one, nn.Conv2d) and max(one.dilation) > 1]
 
 
-def _dilated(model: SegmentationModel, size: tuple[int, int]) -> list[Convolution]:
+def _find_dilated(model: SegmentationModel, size: tuple[int, int]) -> list[Convolution]:
     """The dilated convolutions in the order in which they run on an image of that size; from shapes alone."""
     found: list[Convolution] = []
     of_head = set(model.head.modules())
 
-    def note(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def record(conv: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(conv, nn.Conv2d)
         rows, columns = zip(
             conv.kernel_size, conv.dilation, conv.stride, inputs[0].shape[-2:], output.shape[-2:], strict=True
         )
-        found.append(Convolution(Dilated(*rows), Dilated(*columns), conv in of_head))
+        found.append(Convolution(DilatedSide(*rows), DilatedSide(*columns), conv in of_head))
 
-    handles = [one.register_forward_hook(note) for one in _convolutions(model)]
+    handles = [one.register_forward_hook(record) for one in _convolutions(model)]
     were_training = [one for one in model.modules() if one.training]
     values = {
         name: torch.empty_like(value, device="meta")
