@@ -1,4 +1,4 @@
-"""`cacseg study table`, `all_logits`, `classes` and `plot`."""
+"""`cacseg study table`, `answers`, `classes` and `plot`."""
 
 from __future__ import annotations
 
@@ -85,13 +85,11 @@ def answers(
     \b
     cacseg study answers runs/presets                                   context, mean and oracle beside plain
     cacseg study answers runs/presets --of context --only arms=tuned
-    cacseg study answers runs/unscaled --beside context_alone           what the bias of presence adds
 
-    Every job scores all answers of its model from one pass: plain, context, the mean of both, context_alone (context
-    without the bias of presence, where there is one) and oracle, which has seen the labels. Two of them share the
-    features, so that their difference is without the noise of training twice; a difference between arms (cacseg study
-    table) is not. What follows a sign of plus or minus is the standard error over seeds; verdicts are those of table,
-    and are counted for each arm's own answer.
+    Every job scores all answers of its model from one pass: plain, context, the mean of both, and oracle, which has
+    seen the labels. Two of them share the features, so that their difference is without the noise of training twice; a
+    difference between arms (cacseg study table) is not. What follows a sign of plus or minus is the standard error
+    over seeds; verdicts are those of table, and are counted for each arm's own answer.
     """
     from cacseg.engine.files import write_file
     from cacseg.study.file import check_known

@@ -51,7 +51,7 @@ class Averaging(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        """What counts is the last count: an average of whole numbers would stay behind for good."""
+        """Integer buffers are copied, not averaged."""
         super().on_train_batch_end(trainer, pl_module, *rest)
         for average, current in zip(self.task.buffers(), pl_module.buffers(), strict=True):
             if not average.is_floating_point():

@@ -13,8 +13,6 @@ from cacseg.models.files import TensorFile, read_tensors
 from cacseg.presets import fill_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
-# Belong to a run: another one warms up, anneals and counts its images anew.
-COUNTERS = ("criterion.", "classifier.annealed_scale.", "classifier.presence_head.images_with")
 
 
 def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
@@ -41,7 +39,7 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             f"{path} is a model of {count} classes, and the data have {model.num_classes}. Set "
             "model.reset_classifier=true to keep everything but the classifiers."
         )
-    ours = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(COUNTERS)}
+    ours = model.state_dict()
     fits = {name for name, tensor in file.tensors.items() if name in ours and ours[name].shape == tensor.shape}
     left = [name for name in ours if name not in fits]
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
@@ -55,15 +53,6 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
                 "model.reset_classifier=true to start the projectors afresh."
             )
         left = [name for name in ours if name in left or "_projector." in name]
-    told, asked = ((one.get("classifier_arguments") or {}).get("presence") for one in (arguments, model.arguments))
-    if told and asked and told != asked:
-        if not reset_classifier:
-            raise ValueError(
-                f"{path} was trained with presence={told!r}, and this model has presence={asked!r}, whose layer means "
-                "something else. Set model.classifier_arguments as they were, or model.reset_classifier=true to start "
-                "that layer afresh."
-            )
-        left = [name for name in ours if name in left or "presence_head." in name]
     wrong = left if not reset_classifier else [name for name in left if not name.startswith(CLASSIFIERS)]
     if wrong:
         raise ValueError(
