@@ -63,9 +63,7 @@ def test_a_preset_is_timed_and_written(tmp_path):
     written = json.loads(file.read_text())
     assert (written["auxiliary"], list(written["rows"])) == (False, ["plain", OURS, "context"])
     for name in ("step", "infer"):
-        with pytest.raises(
-            ValueError, match="--preset must be one of 'tuned', 'released', 'paper'; got 'none'"
-        ):
+        with pytest.raises(ValueError, match="--preset must be one of 'tuned', 'released', 'paper'; got 'none'"):
             CliRunner().invoke(app, ["bench", name, "--device", "cpu", "--preset", "none"], catch_exceptions=False)
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cacseg import ops
 from cacseg.bench.reference import looped_context, looped_loss, usual_loss
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.engine.replay import FIRST, Replayed
+from cacseg.engine.replay import WARM_UP_CALLS, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
@@ -191,7 +191,7 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     if device.type != "cuda":
         raise ValueError(f"mode {mode!r} needs a CUDA device; got {device}. Use --mode eager.")
     replayed = Replayed(step, device)
-    for _ in range(FIRST + 1):  # up to its recording
+    for _ in range(WARM_UP_CALLS + 1):  # up to its recording
         replayed()
     return replayed
 

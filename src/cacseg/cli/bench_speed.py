@@ -10,6 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cacseg._checks import check_choice
+from cacseg._files import write_file
 from cacseg.cli._console import messages, say, show, typer
 from cacseg.presets import DEFAULT, PRESETS
 
@@ -92,9 +93,7 @@ def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
 
 def _write(path: Path | None, content: dict[str, Any] | list[dict[str, Any]]) -> None:
     if path is not None:
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(path)
+        write_file(path, json.dumps(content, indent=2) + "\n")
         say(f"wrote {path}")
 
 

@@ -134,8 +134,8 @@ def _print(report: Report) -> None:
 
 
 def _write(report: Report, folder: Path, overwrite: bool, *, quiet: bool) -> None:
+    from cacseg._files import write_file
     from cacseg.data.pictures import save_picture
-    from cacseg.data.writing import write_file
 
     for one in report.splits:
         if one.sheet is not None:

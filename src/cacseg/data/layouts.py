@@ -1,4 +1,4 @@
-"""How each data set lies on disk: where its top is, which files belong together, what raw label values stand for."""
+"""Layouts of the data sets on disk: top folder, pairs of files, classes of raw label values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PASCAL_CONTEXT_IDS = (
 
 @dataclass(frozen=True)
 class Found:
-    """A split as it lies there."""
+    """The files of a split, and how its labels are read."""
 
     listing: Listing
     label_map: LabelMap
@@ -37,7 +37,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Layout:
-    """One data set. `tops` are the folders it may lie in below the root, `marks` the folders that give it away."""
+    """One data set. `tops`: folders below the root that may hold it. `marks`: folders by which it is recognised."""
 
     name: str
     tree: str  # for people
@@ -92,7 +92,7 @@ def _splits_in(folder: str, theirs: dict[str, str]) -> Callable[[Files, str], di
 
 
 def _any_split(files: Files, top: str) -> dict[str, str]:
-    """Those of the labels too: what lies there without images is to be found out, not to be overlooked."""
+    """Folders of images or of labels: a split without images is then reported, not overlooked."""
     there = {name for kind in ("images", "labels") for name in files.folders(_join(top, kind))}
     return {name: name for name in sorted(there)}
 

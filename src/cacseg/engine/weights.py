@@ -1,4 +1,4 @@
-"""Which file a model comes from: a .safetensors, or the folder of a run."""
+"""Finds the weights of a model: a .safetensors, or the folder of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_weights(path: str | Path) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """What tells one file from another: 16 digits of its SHA-256."""
+    """The first 16 digits of the file's SHA-256."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):

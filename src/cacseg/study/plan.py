@@ -14,14 +14,14 @@ from typing import Any
 from cacseg.engine.inference import Inference
 from cacseg.presets import fill_preset
 from cacseg.recipes.config import Config, change, flat
-from cacseg.recipes.files import HARMLESS, JOB_FORMAT
+from cacseg.recipes.files import JOB_FORMAT, RESUMABLE_CHANGES
 from cacseg.recipes.named import find_recipe
 from cacseg.study.file import Settings, Study, check_known, check_undecided
 from cacseg.study.results import AXES, Cell
 
 WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
-_UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
+_UNSEEN = (RESUMABLE_CHANGES - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
 # What a job cannot do, with the value that it needs and why.
 _NEEDED: dict[str, tuple[Any, str]] = {
     "data.max_share": (1.0, "crops are drawn before labels are seen"),
