@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -242,14 +242,12 @@ class Config(Section):
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A configuration that differs in a few places: `change(config, {"optimiser.rate": 0.001})`."""
     values = config.model_dump()
-    known = dict(flat(config))
+    known = setting_names()
     for key, value in changes.items():
         section, _, rest = key.partition(".")
         field, _, entry = rest.partition(".")
         if f"{section}.{field}" not in known or (entry and not isinstance(values[section][field], dict)):
-            nearest = difflib.get_close_matches(key, known, n=3) or [name for name in known if key in name][:3]
-            hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "`cacseg train --settings` lists them all."
-            raise ValueError(f"there is no setting {key!r}. {hint}")
+            raise ValueError(unknown_setting(key))
         if entry:
             values[section][field] = {**values[section][field], entry: value}
         else:
@@ -262,13 +260,56 @@ def validated(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        found: dict[str, str] = {}
+        unknown: list[str] = []
+        wrong: dict[str, str] = {}
         for problem in error.errors():
             key, words = ".".join(str(part) for part in problem["loc"][:2]), problem["msg"]
-            own = problem["type"] == "value_error"
-            words = words.removeprefix("Value error, ") if own else words.lower()
-            found.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
-        raise ValueError("; ".join(found.values()) + ".") from None
+            if problem["type"] == "extra_forbidden" and "." in key:
+                unknown.append(unknown_setting(key))
+            elif problem["type"] == "extra_forbidden":
+                sections = list(Config.model_fields)
+                hint = suggest(key, sections, f"There are {', '.join(sections)}.")
+                unknown.append(f"there is no section {key!r}. {hint}")
+            elif problem["type"] == "missing":
+                wrong.setdefault(key, f"{key} is missing")
+            else:
+                own = problem["type"] == "value_error"
+                words = words.removeprefix("Value error, ") if own else words.lower()
+                wrong.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
+        raise ValueError(" ".join([*unknown, *(["; ".join(wrong.values()) + "."] if wrong else [])])) from None
+
+
+def setting_names() -> list[str]:
+    """Every setting, "section.field"."""
+    sections = ((name, field.annotation) for name, field in Config.model_fields.items())
+    return [f"{section}.{field}" for section, kind in sections for field in cast(type[Section], kind).model_fields]
+
+
+def unknown_setting(key: str) -> str:
+    """An error for a setting that does not exist, with the same field of another section, or the nearest settings."""
+    known, otherwise = setting_names(), "`cacseg train --settings` lists them all."
+    section, _, field = key.partition(".")
+    elsewhere = [name for name in known if name.endswith(f".{field or section}")]
+    if elsewhere:
+        hint = _question(elsewhere)
+    elif field and section in Config.model_fields:  # by the field alone: the section would make all of them alike
+        inside = [name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")]
+        nearest = difflib.get_close_matches(field, inside, n=3)
+        hint = _question(f"{section}.{name}" for name in nearest) if nearest else otherwise
+    else:
+        hint = suggest(key, known, otherwise)
+    return f"there is no setting {key!r}. {hint}"
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known names nearest to a mistyped one, as a question; `otherwise` where none is near."""
+    known = list(known)
+    nearest = difflib.get_close_matches(name, known, n=3) or [one for one in known if name in one][:3]
+    return _question(nearest) if nearest else otherwise
+
+
+def _question(names: Iterable[str]) -> str:
+    return f"Did you mean {' or '.join(names)}?"
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -79,10 +79,13 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
             content = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}).") from error
-        if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
-            return path.stem, validated(content)
         if isinstance(content, dict) and content.get("format") == JOB_FORMAT and "config" in content:
-            return path.stem, validated(content["config"])
+            content = content["config"]
+        if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
+            try:
+                return path.stem, validated(content)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
     saved = read_config(path)
     return saved.recipe, saved.config
 
