@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cacseg.data.file_data import FileData, Listing
 from cacseg.data.files import open_files
+from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layouts import LAYOUTS
 from cacseg.data.open import check_name, check_own_ignore_index, find_split, find_top
 from cacseg.data.pictures import colour, contact_sheet, legend, overlay
@@ -154,6 +155,11 @@ def check_data(
             report.problems.append(f"the split {data.split!r} is empty: no image with labels.")
         elif not report.pixels[: len(classes.names)].any() and not problems:
             report.problems.append(f"no pixel of the split {data.split!r} has a class: everything is ignored.")
+        elif len(classes.names) == 2 and not report.pixels[1] and report.pixels[IGNORE] and not problems:
+            report.problems.append(
+                f"no pixel of the split {data.split!r} is {classes.names[1]!r} (1), and {report.pixels[IGNORE]} are "
+                f"ignored. {MASK_HINT}"
+            )
         report.sheet = _sheet(data, sheet_rows, problems)
     return Report(name, str(root), classes.names, classes.palette, reports)
 

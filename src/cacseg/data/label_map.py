@@ -13,6 +13,7 @@ from cacseg.data.sample import Colour
 
 IGNORE = 255  # in every sample, whatever the files say
 MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits
+MASK_HINT = "Where 255 marks the class in the label files, write 1 there: 255 is ignored."
 
 
 class LabelMap:

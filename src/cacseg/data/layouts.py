@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes
+from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
 from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.file_data import Listing, match_pairs
 from cacseg.data.files import Files
@@ -210,6 +210,10 @@ def _own_classes(files: Files, top: str) -> ClassList:
         raise ValueError(f"{files.where(path)} must be a text file in UTF-8 ({error}).") from error
 
 
+def _folder_classes(files: Files, top: str) -> ClassList:
+    return with_background(_own_classes(files, top), files.where(_join(top, "classes.txt")))
+
+
 def _builtin(name: str) -> Callable[[Files, str], ClassList]:
     def classes(files: Files, top: str) -> ClassList:
         known = builtin_classes(name)
@@ -290,6 +294,6 @@ LAYOUTS: dict[str, Layout] = {
         ),
         Layout("camvid", _FOLDER_TREE, ("camvid",), _FOLDER_MARKS, _any_split, _builtin("camvid"), _find_named_folder),
         Layout("msrc21", _FOLDER_TREE, ("msrc21",), _FOLDER_MARKS, _any_split, _builtin("msrc21"), _find_named_folder),
-        Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _own_classes, _find_folder),
+        Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),
     )
 }

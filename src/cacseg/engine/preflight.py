@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cacseg.data import SegmentationData
+from cacseg.data.label_map import MASK_HINT
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.files import acquire_lock
 from cacseg.models import SegmentationModel
@@ -79,6 +80,25 @@ def check_data(train: SegmentationData, validation: SegmentationData) -> None:
             f"the ignore index must not be a class; got {ignored}, which is {train.class_names[ignored]!r} of the "
             f"{count} classes of {train.name}. Use 255, or a value that no class has."
         )
+
+
+def check_foreground(data: SegmentationData) -> None:
+    """With two classes, some pixel has the second: masks of 0 and 255 read as the first class and ignored pixels.
+
+    Reads images until one has it, usually the first.
+    """
+    if len(data.class_names) != 2:
+        return
+    ignored = 0
+    for index in range(len(data)):
+        labels = data.read(index).labels
+        if (labels == 1).any():
+            return
+        ignored += int((labels == data.ignore_index).sum())
+    raise ValueError(
+        f"some pixel must have the second of two classes; none of the {len(data)} images of {data.split!r} of "
+        f"{data.name} has {data.class_names[1]!r} (1), and {ignored} pixels are ignored. {MASK_HINT}"
+    )
 
 
 def check_model(model: SegmentationModel, data: SegmentationData) -> None:

@@ -17,7 +17,7 @@ from cacseg.engine.inference import Inference
 from cacseg.engine.initialise import load_weights, read_model_file
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.optim import make_optimiser, parameter_groups, polynomial
-from cacseg.engine.preflight import check_crop, check_folder
+from cacseg.engine.preflight import check_crop, check_folder, check_foreground
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
@@ -55,6 +55,8 @@ def run(
             )
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     check_crops(config.data, train_data)
+    if saved is None:
+        check_foreground(train_data)
     seed_all(config.training.seed)
     if saved is None:
         model = make_model(config.model, train_data, report)
