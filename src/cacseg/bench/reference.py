@@ -1,4 +1,4 @@
-"""What we are compared with: the usual loss, and the method as its authors' code runs it."""
+"""Baselines: the usual loss, and the method as its authors' code computes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cacseg.classifier import ContextAwareClassifier
 
 
 def usual_loss(logits: Tensor, labels: Tensor, align_corners: bool = False) -> Tensor:
-    """What a segmentation model does without us."""
+    """F.interpolate to the labels' size and F.cross_entropy, as most segmentation models do."""
     full = F.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=align_corners)
     return F.cross_entropy(full, labels, ignore_index=255)
 

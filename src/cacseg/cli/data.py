@@ -96,7 +96,7 @@ def check(
 
 
 def _targets(output: Path | None, overwrite: bool) -> Path | None:
-    """The folder is made, and asked whether it takes files, before the work whose result it will hold."""
+    """Makes the output folder and checks that it can be written to, before the long work."""
     from cacseg.engine.files import make_folder
 
     if output is None:

@@ -1,4 +1,4 @@
-"""What a training step and a validation step are; Lightning's Trainer does the rest."""
+"""The training and validation steps, for Lightning's Trainer."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 
 
 def find_weights(path: str | Path) -> Path:
-    """The file itself; of a run's folder its best model, or the last where none is best yet."""
+    """The file itself; in a run's folder its best model, or the last where there is no best yet."""
     path = Path(path).expanduser()
     if path.is_dir():
         for name in (BEST, LAST):

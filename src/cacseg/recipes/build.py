@@ -40,7 +40,7 @@ def run(
     report: Callable[[str], None] = print,
     progress: bool = True,
 ) -> Result:
-    """Trains what a configuration describes, in a folder of its own; with `resume` what the folder holds, further."""
+    """Trains what a configuration describes in a new folder, or with `resume` continues the run in the folder."""
     folder, first = Path(folder), is_first_process()
     saved: SavedConfig | None = None
     if first:
@@ -218,7 +218,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
 
 
 def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """How the model of a file dilates, where this one has the same head or backbone, whatever either is called.
+    """The dilation settings of a saved model, where this one has the same head or backbone.
 
     A file from before there was a choice has what there was.
     """

@@ -1,4 +1,4 @@
-"""A whole run, typed: what a recipe returns, what --set changes and what config.json holds."""
+"""The typed configuration of a run: recipes return it, --set changes it, config.json holds it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Dilations = Annotated[
 
 
 class Section(BaseModel):
-    """Frozen, and without room for a mistyped key. What stands below a field is what `--settings` says of it."""
+    """Frozen; unknown keys are errors. The string below a field is its description in `--settings`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -73,7 +73,7 @@ class ModelConfig(Section):
     weights: str | None = None
     """A whole model to start from, a .safetensors of ours; none: the backbone alone may have weights."""
     reset_classifier: bool = False
-    """With model.weights of other classes: start the classifiers afresh."""
+    """With model.weights of other classes: initialise the classifiers anew."""
     pretrained: bool = False
     """timm downloads weights of the backbone, where no file is given."""
     backbone_weights: str | None = None
@@ -91,9 +91,9 @@ class ModelConfig(Section):
     auxiliary_weight: NotNegative = 0.4
     """A factor on the loss of the auxiliary head."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """A share, before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
+    """Channel dropout before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """A share of the backbone's blocks that a step leaves out; none: the model's own."""
+    """Stochastic depth of the backbone; none: the model's own."""
     output_stride: Literal[8, 16, 32] | None = None
     """Pixels of the image to one of the backbone's last map; none: the model's own."""
     dilated_blocks: Literal["first", "all", "auto"] | None = None
@@ -128,9 +128,9 @@ class DataConfig(Section):
     scale: Sides | None = None
     """Long and short side that images are fitted into, in pixels; none: as they are."""
     ratios: Ratios = (0.5, 2.0)
-    """The least and the most that an image is scaled by before it is cropped, at random between them."""
+    """Least and largest random scaling of an image before it is cropped."""
     max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
-    """One class has less than this of a crop's labelled pixels, if ten tries find such; 1: any crop will do."""
+    """Largest share of a crop's labelled pixels that one class may have, tried ten times; 1: any crop."""
     flip: Share = 0.5
     """The probability that a crop is mirrored."""
     distort: bool = True
@@ -159,7 +159,7 @@ class OptimiserConfig(Section):
     momentum: Share = 0.9
     """Of SGD alone."""
     betas: Betas = (0.9, 0.999)
-    """Of AdamW alone: what is kept of the mean and of the mean square of the gradients."""
+    """Of AdamW alone."""
     decay_normalisation: bool = True
     """false: no decay of normalisations, positions, relative-position biases."""
     multipliers: dict[str, NotNegative] = {}
@@ -174,11 +174,11 @@ class ScheduleConfig(Section):
     steps: Count
     """Steps of the whole run."""
     power: NotNegative = 0.9
-    """Of the polynomial by which the rate falls; 1: a line, 0: it does not fall."""
+    """Of the polynomial decay; 1: linear, 0: none."""
     minimum: NotNegative = 0.0
     """The rate at the end."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps until the rate is whole; 0: no warm-up."""
+    """Steps of the linear warm-up; 0: none."""
     warmup_ratio: Share = 1e-6
     """The share of the rate that the warm-up starts from."""
 
@@ -197,7 +197,7 @@ class TrainingConfig(Section):
     compile: bool = False
     """torch.compile of the training step."""
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Of a moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
+    """Of an exponential moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
     synchronise_batch_norm: bool = True
     """Batch statistics over all devices, where there are several; needs CUDA."""
     freeze_batch_norm: bool = False

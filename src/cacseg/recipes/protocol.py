@@ -19,7 +19,7 @@ def data_of_run(weights: Path) -> DataConfig | None:
 def data_to_evaluate(
     weights: Path, *, name: str | None = None, root: str | None = None, split: str | None = None
 ) -> DataConfig:
-    """What the run of the weights was validated on, with what is given in its place.
+    """The data that the run of the weights was validated on, with the given changes.
 
     For another data set than the run's, or weights without a run, the published protocol of that data set holds;
     where none is published, images are shown whole, at their own size. Without a name it is guessed by the layout.
