@@ -32,11 +32,6 @@ def measure_theta():
     return load("measure_theta")
 
 
-@pytest.fixture(scope="module")
-def measure_presence():
-    return load("measure_presence")
-
-
 def test_lengths(measure_theta):
     weight, prototypes = torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.full((2, 2, 2), 2.0)
     shared = torch.tensor([[[6.0, 8.0]], [[0.0, 0.0]]]).expand(2, 2, 2)  # of each image, the same for its classes
@@ -48,13 +43,13 @@ def test_lengths(measure_theta):
 
 def test_theta_is_measured_while_a_job_trains(measure_theta, capsys, monkeypatch):
     """It starts at 0 and grows; arms without a projector are named."""
-    asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,fixed,tuned", "--steps", "3"]
+    asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,tuned", "--steps", "3"]
     smaller = ["--set", "data.length=8", "--set", "data.val_length=2", "--set", "training.batch=2"]
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["measure_theta.py", *asked, *smaller, "--every", "1"])
     measure_theta.main()
     printed = capsys.readouterr()
-    assert printed.err.splitlines() == [f"{arm} has no theta and is left out." for arm in ("plain", "fixed")]
+    assert printed.err.splitlines() == ["plain has no theta and is left out."]
     _, _, *rows = printed.out.splitlines()
     cells = [row.strip("| ").split(" | ") for row in rows]
     assert [row[:2] for row in cells] == [["`tuned`", "1"], ["`tuned`", "2"], ["`tuned`", "3"]]
@@ -74,35 +69,6 @@ def test_a_wrong_command_line_is_an_error(measure_theta, capsys, monkeypatch):
         with pytest.raises(SystemExit):
             measure_theta.main()
         assert words in capsys.readouterr().err
-
-
-def test_who_is_told_answers_no_class_that_is_not_there(measure_presence):
-    logits = torch.randn(2, 4, 3, 3)
-    labels = torch.tensor([[[0, 2], [255, 0]], [[3, 3], [3, 3]]])
-    told = measure_presence.tell(logits, labels)
-    assert set(told[0].argmax(0).unique().tolist()) <= {0, 2}
-    assert told[1].argmax(0).unique().tolist() == [3]
-    torch.testing.assert_close(told[0, [0, 2]], logits[0, [0, 2]])
-
-
-def test_what_a_classifier_lacks_is_measured(measure_presence, capsys, monkeypatch):
-    """All answers of a job that has a theta; without theta A = C is what it scores already."""
-    asked = ["studies/scenes.toml", "--only", "optimisers=adamw", "--only", "arms=plain,tuned", "--steps", "1"]
-    smaller = ["--set", "data.length=8", "--set", "data.val_length=4", "--set", "training.batch=2"]
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["measure_presence.py", *asked, *smaller])
-    measure_presence.main()
-    printed = capsys.readouterr()
-    assert printed.err.splitlines() == ["plain has no A = theta([P, C]) + C and is left out."]
-    _, _, *rows = printed.out.splitlines()
-    found = {row[2]: float(row[3]) for row in (row.strip("| ").split(" | ") for row in rows)}
-    assert tuple(found) == measure_presence.NAMES
-    assert found["plain, told"] >= found["plain"]
-    assert found["A = C + 0.0 theta"] == found["context"]  # before the first step theta is 0
-    monkeypatch.setattr(sys, "argv", ["measure_presence.py", *asked, "--seeds", "one"])
-    with pytest.raises(SystemExit):
-        measure_presence.main()
-    assert "--seeds must be whole numbers, as 0,1,2; got 'one'." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("form", ["converted", "converted, native", "patches"])

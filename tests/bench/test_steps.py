@@ -11,7 +11,8 @@ from cacseg.bench.steps import inference_steps, loss_steps, sizes_in, train_step
 from cacseg.cli import app
 
 CPU = torch.device("cpu")
-LOSS_ROWS = ["plain", "released", "looped", "paper", "centred", "tuned"]
+OURS = "plain, upsampled_cross_entropy"
+LOSS_ROWS = ["plain", OURS, "released", "looped", "tuned", "paper"]
 TINY = ["--device", "cpu", "--batch", "1", "--classes", "5", "--rounds", "1"]
 
 
@@ -25,7 +26,7 @@ def draw():
 def test_the_looped_row_computes_what_we_compute():
     features, labels = draw()
     classifier = cacseg.ContextAwareClassifier(16, 5, preset="released")
-    losses = cacseg.ContextLoss("released")(classifier(features, labels), labels)
+    losses = cacseg.ContextLoss()(classifier(features, labels), labels)
     torch.testing.assert_close(looped_loss(classifier, features, labels), losses["total"], rtol=1e-4, atol=1e-4)
     context, plain = looped_context(classifier, features)
     torch.testing.assert_close(context, classifier(features), rtol=1e-4, atol=1e-4)
@@ -36,13 +37,12 @@ def test_the_looped_row_computes_what_we_compute():
 
 def test_every_step_runs():
     sizes = dict(batch=1, classes=5, channels=16, size=4, ratio=2)
-    assert list(loss_steps(CPU, torch.float32, **sizes)) == LOSS_ROWS
-    steps = loss_steps(CPU, torch.float32, overlap=True, **sizes)
-    assert list(steps) == [*LOSS_ROWS, "overlap, labels"]
+    steps = loss_steps(CPU, torch.float32, **sizes)
+    assert list(steps) == LOSS_ROWS
     for step in steps.values():
         step()
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)
-    assert list(steps) == ["plain", "context", "looped"]
+    assert list(steps) == ["plain", OURS, "context", "looped"]
     for step in steps.values():
         step()
     steps = inference_steps("fcn_mobilenetv2", CPU, torch.float32, classes=5, size=32)
@@ -57,18 +57,35 @@ def test_a_preset_is_timed_and_written(tmp_path):
     assert CliRunner().invoke(app, command).exit_code == 0
     (written,) = json.loads(file.read_text())
     assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])
+    file = tmp_path / "step.json"
+    command = ["bench", "step", *TINY, "--model", "fcn_mobilenetv2", "--size", "64", "--batch", "2", "--no-looped"]
+    assert CliRunner().invoke(app, [*command, "--no-auxiliary", "--json", str(file)]).exit_code == 0
+    written = json.loads(file.read_text())
+    assert (written["auxiliary"], list(written["rows"])) == (False, ["plain", OURS, "context"])
     for name in ("step", "infer"):
-        with pytest.raises(
-            ValueError, match="--preset must be one of 'paper', 'released', 'centred', 'tuned'; got 'none'"
-        ):
+        with pytest.raises(ValueError, match="--preset must be one of 'tuned', 'released', 'paper'; got 'none'"):
             CliRunner().invoke(app, ["bench", name, "--device", "cpu", "--preset", "none"], catch_exceptions=False)
 
 
-def test_the_loss_for_overlap_is_timed(tmp_path):
-    file = tmp_path / "loss.json"
-    command = ["bench", "loss", *TINY, "--channels", "16", "--size", "4", "--ratio", "2", "--no-looped", "--overlap"]
-    assert CliRunner().invoke(app, [*command, "--json", str(file)]).exit_code == 0
-    assert list(json.loads(file.read_text())["rows"])[-2:] == ["tuned", "overlap, labels"]
+@pytest.mark.parametrize("auxiliary", [True, False])
+def test_both_plain_steps_compute_the_same_loss(auxiliary, monkeypatch):
+    """Of equal models, with and without the auxiliary head; only the second calls our cross-entropy, for each head."""
+    losses, calls = [], []
+    backward, ours = torch.Tensor.backward, cacseg.ops.upsampled_cross_entropy
+
+    def count(*arguments, **named):
+        calls.append(len(losses))
+        return ours(*arguments, **named)
+
+    monkeypatch.setattr(torch.Tensor, "backward", lambda loss: (losses.append(loss.item()), backward(loss)))
+    monkeypatch.setattr(cacseg.ops, "upsampled_cross_entropy", count)
+    options = dict(batch=2, classes=5, size=64, auxiliary=auxiliary, looped=False)
+    steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, **options)
+    for name in ("plain", OURS):
+        torch.manual_seed(0)  # dropout
+        steps[name]()
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert calls == ([1, 1] if auxiliary else [1])
 
 
 def test_the_command_writes_what_it_shows(tmp_path):

@@ -20,16 +20,16 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     assert "3 scenes never trained on, 2 steps, seed 5" in done.out
     folder = tmp_path / "runs/demo"
     found = {}
-    for kind, answers in (("plain", ["plain"]), ("context", ["plain", "context", "mean", "oracle"])):
+    for kind, outputs in (("plain", ["plain"]), ("context", ["plain", "context", "mean", "oracle"])):
         model = cacseg.load(folder / kind / "last.safetensors")
         assert model.arguments["classifier"] == kind
         rows = list(csv.DictReader((folder / kind / "eval/classes.csv").read_text().splitlines()))
         assert [row["class"] for row in rows] == list(synthetic.CLASSES)
-        for answer in answers:
-            values = [float(row[f"iou_{answer}"]) for row in rows if row[f"iou_{answer}"]]
-            found[kind, answer] = sum(values) / len(values)
-    for (kind, answer), value in found.items():
-        name = "plain model" if kind == "plain" else f"context-aware model, {answer} logits"
+        for output in outputs:
+            values = [float(row[f"iou_{output}"]) for row in rows if row[f"iou_{output}"]]
+            found[kind, output] = sum(values) / len(values)
+    for (kind, output), value in found.items():
+        name = "plain model" if kind == "plain" else f"context-aware model, {output} logits"
         line = next(line for line in done.out.splitlines() if name in line)
         assert f"{100 * value:.1f}" in line
     with Image.open(folder / "scenes.png") as sheet:

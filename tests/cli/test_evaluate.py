@@ -44,15 +44,15 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert done.code == 0, done.err
     for word in ("grass", "mIoU", "plain", "context", "oracle", "3 images"):
         assert word in done.out
-    answers = ("plain", "context", "mean", "oracle")
+    outputs = ("plain", "context", "mean", "oracle")
     assert sorted(path.name for path in out.iterdir()) == sorted(
         ["scores.json", "report.md", "classes.csv", "images.csv", "worst.png"]
-        + [f"confusion_{name}.{suffix}" for name in answers for suffix in ("png", "csv")]
+        + [f"confusion_{name}.{suffix}" for name in outputs for suffix in ("png", "csv")]
     )
     found = evaluate(small_model(), open_data("folder", place / "data", "val"), oracle=True)
     scores = json.loads((out / "scores.json").read_text())
-    for name in answers:
-        assert scores["answers"][name]["mean_iou"] == found.scores(name).mean_iou
+    for name in outputs:
+        assert scores["outputs"][name]["mean_iou"] == found.scores(name).mean_iou
         assert f"{100 * found.scores(name).mean_iou:.1f}" in done.out
     rows = list(csv.DictReader((out / "images.csv").read_text().splitlines()))
     assert [row["image"] for row in rows] == [image.name for image in found.worst_first()]
@@ -73,7 +73,7 @@ def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
         arguments = ("eval", place / "model.safetensors", "--data", data, "--json", *more)
         outcomes.append(run(*arguments, capsys=capsys, monkeypatch=monkeypatch))
     assert [one.code for one in outcomes] == [0, 0, 2]
-    first, second = (json.loads(one.out)["answers"] for one in outcomes[:2])
+    first, second = (json.loads(one.out)["outputs"] for one in outcomes[:2])
     assert first == second
     assert "holds the label 99" in outcomes[2].err
 
@@ -86,7 +86,7 @@ def test_scores_are_printed_before_anything_is_written(place, tmp_path, capsys, 
     arguments = ("eval", place / "model.safetensors", "--data", place / "data", "-o", tmp_path / "out")
     done = run(*arguments, "--json", capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 2
-    assert json.loads(done.out)["answers"]["context"]["mean_iou"] > 0
+    assert json.loads(done.out)["outputs"]["context"]["mean_iou"] > 0
     assert "No space left" in done.err
 
 
@@ -108,8 +108,8 @@ def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):
     found = evaluate(
         small_model(), open_data("folder", place / "data", "val"), inference=inference, scale=(36, 30), batch=2
     )
-    assert scores["answers"]["context"]["mean_iou"] == found.scores().mean_iou
-    assert list(scores["answers"]) == ["plain", "context", "mean"]
+    assert scores["outputs"]["context"]["mean_iou"] == found.scores().mean_iou
+    assert list(scores["outputs"]) == ["plain", "context", "mean"]
 
 
 def test_the_folder_of_a_run_says_what_it_was_trained_on(place, tmp_path, capsys, monkeypatch):

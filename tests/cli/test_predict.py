@@ -63,7 +63,7 @@ def test_the_exit_code_tells_of_broken_images(place, tmp_path, capsys, monkeypat
     assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
-def test_the_answer_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch):
+def test_the_prediction_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch):
     masks = []
     for extra in ((), ("--plain",)):
         out = tmp_path / f"out{len(extra)}"

@@ -161,7 +161,7 @@ def test_an_empty_split_and_nothing_but_ignored(tmp_path):
 
 
 def test_what_cannot_be_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"no layout that we know lies in .*ADEChallengeData2016"):
+    with pytest.raises(ValueError, match=r"has no known layout.*ADEChallengeData2016"):
         guess_name(tmp_path)
     trees.folder(tmp_path)
     with pytest.raises(ValueError, match=r"no split 'test'"):

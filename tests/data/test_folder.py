@@ -287,7 +287,7 @@ def test_arguments_that_do_not_belong(tmp_path):
         open_data("folder", tmp_path, "train", seed=1)
     with pytest.raises(ValueError, match=r"ignore_index belongs to 'folder'"):
         open_data("camvid", tmp_path, "train", ignore_index=11)
-    with pytest.raises(ValueError, match=r"give neither root nor ignore_index"):
+    with pytest.raises(ValueError, match=r"takes neither root nor ignore_index"):
         open_data("synthetic", tmp_path, "train")
 
 
@@ -297,3 +297,33 @@ def test_clutter_of_desktops_is_passed_over(tmp_path):
         trees.write_text(tmp_path / name, "x")
     trees.write_text(tmp_path / "images/train/notes.txt", "x")
     assert len(open_data("folder", tmp_path, "train")) == len(raw)
+
+
+@pytest.mark.parametrize("kind", ["grey", "bits", "colours"])
+def test_a_single_class_has_a_background_before_it(kind, tmp_path):
+    labels = trees.raw_labels([0, 1], 0)
+    stored = {"grey": labels, "bits": Image.fromarray(labels * 255).convert("1")}
+    stored["colours"] = np.array([[0, 0, 0], [255, 0, 0]], np.uint8)[labels]
+    data = _with_labels(tmp_path, stored[kind], "crack 255 0 0\n" if kind == "colours" else "crack\n")
+    assert data.class_names == ("background", "crack")
+    assert data.palette[0] == (0, 0, 0) != data.palette[1]
+    np.testing.assert_array_equal(data.read(0).labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        ("background\n", r"classes\.txt names 'background' alone\. Name the class to be found"),
+        ("crack 0 0 0\n", r"gives black to something else\. Write both classes"),
+        ("crack 255 0 0\n[ignore] 0 0 0\n", r"gives black to something else\. Write both classes"),
+    ],
+)
+def test_a_single_class_that_leaves_no_background(classes, words, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        _with_labels(tmp_path, trees.raw_labels([0, 1], 0), classes)
+
+
+def test_a_value_beyond_a_single_class(tmp_path):
+    data = _with_labels(tmp_path, trees.raw_labels([0, 1, 2], 0), "crack\n")
+    with pytest.raises(ValueError, match=r"holds the label 2 .* The 2 classes are 0 to 1; ignored is 255"):
+        data.read(0)

@@ -49,7 +49,7 @@ def test_nothing_half_written(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match=r"mask.png could not be written .*No space left.*Is the disk full"):
         save_index_png(path, LABELS, PALETTE, overwrite=True)
     assert path.read_bytes() == before
@@ -57,12 +57,13 @@ def test_nothing_half_written(tmp_path, monkeypatch):
 
 
 def test_refused_targets(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(IsADirectoryError, match=r"is a folder"):
         save_picture(tmp_path, colour(LABELS, PALETTE))
     with pytest.raises(ValueError, match=r"must end in .png"):
         save_picture(tmp_path / "picture.what", colour(LABELS, PALETTE))
     with pytest.raises(OSError, match=r"could not be written"):
-        save_picture(tmp_path / "no" / "picture.png", colour(LABELS, PALETTE))
+        save_picture(tmp_path / "file" / "picture.png", colour(LABELS, PALETTE))
     with pytest.raises(TypeError, match=r"uint8 \[H, W\]; got int64"):
         save_index_png(tmp_path / "a.png", LABELS.astype(int), PALETTE)
     with pytest.raises(ValueError, match=r"at most 255 colours; got 256"):

@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory, joined
-from cacseg.engine.files import open_folder, write_file
+from cacseg._files import write_file
+from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory, process_group
+from cacseg.engine.files import open_folder
 from cacseg.engine.weights import find_weights, fingerprint
 
 
@@ -13,7 +14,7 @@ def test_devices():
         choose_device("gpu!")
     with pytest.raises(ValueError, match="there is no device 'cuda:99': this machine shows"):
         choose_device("cuda:99")
-    with joined("cpu") as (device, is_first):
+    with process_group("cpu") as (device, is_first):
         assert (device, is_first) == (torch.device("cpu"), True)
 
 

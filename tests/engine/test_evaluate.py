@@ -1,4 +1,4 @@
-"""Evaluation against a naive one: image by image, answer by answer, counted in loops over classes."""
+"""Evaluation against a naive one: image by image, output by output, counted in loops over classes."""
 
 import math
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def test_counts_equal_those_of_each_method_of_the_model(model, data):
     assert list(found.counts) == ["plain", "context", "mean", "oracle"]
     for name, counts in expected.items():
         assert torch.equal(found.counts[name], counts), name
-    assert found.answer == "context"
+    assert found.output == "context"
     assert len({tuple(counts.flatten().tolist()) for counts in found.counts.values()}) == 4
     assert all((counts.sum(0) > 0).sum() > 1 for counts in found.counts.values())  # else a mistake would not be seen
 
@@ -171,11 +171,11 @@ def test_batches_and_workers_change_nothing(model):
         assert [image.name for image in other.images] == [image.name for image in one.images]
 
 
-def test_a_plain_model_has_one_answer(data):
+def test_a_plain_model_has_one_output(data):
     model = create_model("fcn", 3, "plain", backbone="test_resnet").eval()
     found = evaluate(model, data)
     assert list(found.counts) == ["plain"]
-    assert found.answer == "plain"
+    assert found.output == "plain"
     with pytest.raises(ValueError, match="the model has no oracle: its classifier is plain"):
         evaluate(model, data, oracle=True)
 

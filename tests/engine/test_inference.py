@@ -125,11 +125,11 @@ def test_a_window_as_large_as_the_image_is_the_whole_image():
     assert torch.equal(predict(network, images, (24, 28), Inference((24, 28), (24, 28))), whole)
 
 
-def test_several_answers_from_one_pass_are_those_of_several_passes():
-    """Also of an answer that reads labels, which are cut, resized and flipped as the images are."""
+def test_several_outputs_from_one_pass_are_those_of_several_passes():
+    """Also of an output that reads labels, which are cut, resized and flipped as the images are."""
     network, calls = build(), []
 
-    def answers(images, labels):
+    def outputs(images, labels):
         calls.append(tuple(images.shape))
         one_hot = F.one_hot(resize_nearest(labels, images.shape[2:]), 4).permute(0, 3, 1, 2)
         return [network(images), one_hot.double()]
@@ -141,10 +141,10 @@ def test_several_answers_from_one_pass_are_those_of_several_passes():
     for way, inference in WAYS.items():
         calls.clear()
         shown = [scale_images(images, ratio) for ratio in inference.ratios]
-        first, second = predict_each(answers, shown, (32, 44), inference, labels)
+        first, second = predict_each(outputs, shown, (32, 44), inference, labels)
         passes = len(calls)
         assert torch.equal(first, predict(network, images, (32, 44), inference)), way
-        if inference.ratios == (1.0,):  # an oracle that answers with its labels is right everywhere
+        if inference.ratios == (1.0,):  # an oracle that returns its labels is right everywhere
             assert torch.equal(second.argmax(1), labels), way
         else:
             assert (second.argmax(1) == labels).double().mean() > 0.5, way

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cacseg.engine.initialise import CLASSIFIERS, load_weights
-from cacseg.models import create_model, load
+from cacseg.models import create_model
 
 
 def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet", **arguments):
@@ -80,51 +80,3 @@ def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "backbone.pth")
     with pytest.raises(ValueError, match=r"use model\.backbone_weights"):
         load_weights(make(), tmp_path / "backbone.pth")
-
-
-def test_an_annealed_scale_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
-    annealed = {"classifier_arguments": {"annealed_scale": [5.0, 4]}}
-    assert load_weights(make(**annealed), saved[0]) == []  # of a model without
-    seen = make(**annealed)
-    seen.classifier.annealed_scale.calls_taken += 9
-    seen.save(tmp_path / "seen.safetensors")
-    model = make(**annealed)
-    assert load_weights(model, tmp_path / "seen.safetensors") == []
-    assert model.classifier.annealed_scale.calls_taken == 0
-    assert load_weights(make(), tmp_path / "seen.safetensors") == []
-
-
-def test_a_warm_up_begins_anew_whatever_the_weights_have_seen(tmp_path, saved):
-    warm = {"loss_arguments": {"warmup_steps": 4}}
-    assert load_weights(make(**warm), saved[0]) == []  # of a model without
-    seen = make(**warm)
-    seen.criterion.steps_taken += 9
-    seen.save(tmp_path / "seen.safetensors")
-    model = make(**warm)
-    assert load_weights(model, tmp_path / "seen.safetensors") == []
-    assert model.criterion.steps_taken == 0
-
-
-@pytest.mark.parametrize(("theirs", "ours"), [(True, "relative"), ("relative", True)])
-def test_another_presence_is_refused_or_starts_afresh(tmp_path, theirs, ours):
-    told = make(classifier_arguments={"presence": theirs})
-    torch.nn.init.normal_(told.classifier.presence_head.weight)
-    told.save(tmp_path / "told.safetensors")
-    model = make(classifier_arguments={"presence": ours})
-    with pytest.raises(ValueError, match=f"presence={theirs!r}, and this model has presence={ours!r}, whose layer"):
-        load_weights(model, tmp_path / "told.safetensors")
-    left = load_weights(model, tmp_path / "told.safetensors", reset_classifier=True)
-    assert left == ["classifier.presence_head.weight", "classifier.presence_head.bias"]
-    assert not model.classifier.presence_head.weight.any()
-
-
-def test_images_are_counted_anew(tmp_path):
-    trained = make(classifier_arguments={"presence": "relative"})
-    trained.classifier.presence_head.images_with.fill_(7)
-    torch.nn.init.normal_(trained.classifier.presence_head.weight)
-    trained.save(tmp_path / "trained.safetensors")
-    assert load(tmp_path / "trained.safetensors").classifier.presence_head.images_with.eq(7).all()
-    model = make(classifier_arguments={"presence": "relative"})
-    assert load_weights(model, tmp_path / "trained.safetensors") == []
-    assert torch.equal(model.classifier.presence_head.weight, trained.classifier.presence_head.weight)
-    assert not model.classifier.presence_head.images_with.any()

@@ -50,7 +50,7 @@ def test_each_image_comes_once(tree):
     assert len({one.path.resolve() for one in found}) == 3
 
 
-def test_earlier_answers_are_no_images(tree):
+def test_earlier_predictions_are_no_images(tree):
     assert names(find_images([tree], out=tree / "a")) == ["b/x"]
 
 
@@ -67,7 +67,7 @@ def test_links_are_called_as_they_stand_and_not_as_what_they_lead_to(tree):
 
 
 def test_what_is_refused(tree):
-    with pytest.raises(ValueError, match=r"what lies in .* is taken for earlier answers, and all 4 images do"):
+    with pytest.raises(ValueError, match=r"what lies in .* is taken for earlier predictions, and all 4 images do"):
         find_images([tree], out=tree)
     with pytest.raises(FileNotFoundError, match=r"there is no file or folder .*nowhere"):
         find_images([tree / "nowhere"])

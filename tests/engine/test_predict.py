@@ -16,7 +16,7 @@ from cacseg.engine import predict as module
 from cacseg.engine.inference import Inference
 from cacseg.engine.inputs import find_images
 from cacseg.engine.journal import Journal
-from cacseg.engine.predict import Outputs, predict_images
+from cacseg.engine.predict import SaveOptions, predict_images
 from distributed_evaluation import small_model
 
 PALETTE = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
@@ -66,8 +66,8 @@ def expected_logits(model, path):
 
 def test_masks_overlays_and_maps(model, photos, tmp_path):
     out = tmp_path / "out"
-    wanted = Outputs(overlays=True, confidence=True, entropy=True)
-    assert run(model, photos, out, outputs=wanted, batch=1) == (4, 0, [])
+    wanted = SaveOptions(overlays=True, confidence=True, entropy=True)
+    assert run(model, photos, out, save=wanted, batch=1) == (4, 0, [])
     names = ["a/one", "b/one", "three", "two"]
     assert files(out) == sorted(
         [".lock", "index.csv", "predict.json"]
@@ -89,7 +89,7 @@ def test_masks_overlays_and_maps(model, photos, tmp_path):
 
 
 def test_maps_of_sixteen_bits(model, photos, tmp_path):
-    run(model, photos / "a", tmp_path / "out", outputs=Outputs(False, confidence=True, bits=16))
+    run(model, photos / "a", tmp_path / "out", save=SaveOptions(False, confidence=True, bits=16))
     found = np.asarray(load(tmp_path / "out/confidence/one.png"))
     expected = expected_logits(model, photos / "a/one.png").softmax(0).amax(0).numpy()
     assert found.max() > 255
@@ -98,8 +98,8 @@ def test_maps_of_sixteen_bits(model, photos, tmp_path):
 
 @pytest.mark.parametrize("inference", [Inference(flip=True), Inference((32, 32), (16, 16))])
 def test_other_inference_and_batches_give_masks_of_the_image_size(model, photos, tmp_path, inference):
-    wanted = Outputs(overlays=False, confidence=True)
-    assert run(model, photos, tmp_path / "out", inference=inference, batch=3, outputs=wanted).written == 4
+    wanted = SaveOptions(overlays=False, confidence=True)
+    assert run(model, photos, tmp_path / "out", inference=inference, batch=3, save=wanted).written == 4
     for name in ("a/one", "b/one", "two"):
         assert load(tmp_path / f"out/masks/{name}.png").size == load(photos / f"{name}.png").size
 
@@ -137,7 +137,7 @@ def test_what_is_done_is_skipped(model, photos, tmp_path):
     assert (out / "masks/one.png").stat().st_mtime_ns == before
     (out / "masks/one.png").unlink()
     assert run(model, photos / "a", out)[:2] == (1, 1)
-    assert run(model, photos / "a", out, outputs=Outputs(entropy=True))[:2] == (2, 0)
+    assert run(model, photos / "a", out, save=SaveOptions(entropy=True))[:2] == (2, 0)
     Image.fromarray(np.zeros((50, 48, 3), np.uint8)).save(photos / "a/one.png")  # another image under the same name
     assert run(model, photos / "a", out)[:2] == (1, 1)
     assert load(out / "masks/one.png").size == (48, 50)
@@ -209,7 +209,7 @@ def test_an_image_too_wide_for_a_jpeg_does_not_end_it(model, photos, tmp_path):
         model,
         photos / "a",
         tmp_path / "out",
-        outputs=Outputs(overlays=False),
+        save=SaveOptions(overlays=False),
         inference=Inference((32, 4096), (32, 4096), window_batch=4),
     )
     assert found[:2] == (1, 1)
@@ -298,4 +298,4 @@ def test_kinds_of_images(model, tmp_path):
 )
 def test_what_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
-        Outputs(**arguments)
+        SaveOptions(**arguments)

@@ -150,9 +150,9 @@ def test_crops_that_look_at_labels_are_refused(split):
 
 
 def test_images_of_one_size_come_together(split):
-    batches = list(split.of_one_size(1))
+    batches = list(split.batches_by_size(1))
     assert [tuple(labels.shape) for _, labels in batches] == [(1, 33, 47), (1, 40, 60), (1, 40, 60), (1, 60, 40)]
-    (_, (images, labels), _) = split.of_one_size(16)
+    (_, (images, labels), _) = split.batches_by_size(16)
     for place, index in enumerate((0, 3)):
         sample = Photographs().read(index)
         assert np.array_equal(images[place].permute(1, 2, 0), sample.image)

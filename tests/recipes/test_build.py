@@ -12,7 +12,7 @@ import cacseg
 from cacseg.engine.atomic import read_checkpoint
 from cacseg.models.files import read_tensors
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.build import make_loaders, make_model, open_split, run, untrained_for
+from cacseg.recipes.build import make_loaders, make_model, open_split, run, untrained_tap_notes_for
 from cacseg.recipes.files import read_config
 
 SMALL = {
@@ -96,9 +96,9 @@ def test_a_resumed_run_does_not_need_the_files_it_started_from(tmp_path):
 def test_there_are_no_more_readers_than_cores(tmp_path, monkeypatch):
     config = small(make_folder(tmp_path / "data"), **{"training.workers": 3})
     data = open_split(config.data, "train")
-    monkeypatch.setattr("cacseg.recipes.build.cores", lambda: 2)
+    monkeypatch.setattr("cacseg.recipes.build.available_cores", lambda: 2)
     assert make_loaders(config, data, data).workers == 2
-    monkeypatch.setattr("cacseg.recipes.build.cores", lambda: 8)
+    monkeypatch.setattr("cacseg.recipes.build.available_cores", lambda: 8)
     assert make_loaders(config, data, data).workers == 3
 
 
@@ -300,11 +300,11 @@ def test_images_are_looked_at_as_they_are():
     """An upright and a wide image are not a large one: 2 taps of the dilation of 36 are reached in each, not 8."""
     config = change(find_recipe("msrc21"), {"data.root": "somewhere"})
     model = cacseg.create_model("deeplabv3plus", 21, backbone="test_resnet", output_stride=8)
-    (line,) = untrained_for(config.data, model, [(213, 320), (320, 213)])
+    (line,) = untrained_tap_notes_for(config.data, model, [(213, 320), (320, 213)])
     assert "in images of 213x320 (maps of 27x40) 2 of these read the image" in line
-    assert untrained_for(config.data, model, []) == []
+    assert untrained_tap_notes_for(config.data, model, []) == []
     model.forward = lambda images: images.sum().item()  # what no tensor without values can do
-    assert untrained_for(config.data, model, [(213, 320)]) == []
+    assert untrained_tap_notes_for(config.data, model, [(213, 320)]) == []
 
 
 def test_given_backbone_weights_bring_their_preprocessing(tmp_path):

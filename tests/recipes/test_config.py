@@ -1,12 +1,15 @@
 """Settings by name, checked by type."""
 
+import json
+import re
+
 import pytest
 from pydantic import ValidationError
 
 from cacseg.presets import PRESETS
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.config import flat, parse_setting
-from cacseg.recipes.files import differences, read_config, write_config
+from cacseg.recipes.config import flat, parse_setting, setting_names, validated
+from cacseg.recipes.files import differences, read_config, read_recipe, write_config
 from cacseg.recipes.settings import describe_settings
 
 
@@ -83,9 +86,38 @@ def test_a_wrong_setting_is_one_line(text, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "words"),
+    [
+        ("optimiser", "rte", "there is no setting 'optimiser.rte'. Did you mean optimiser.rate?"),
+        ("training", "steps", "there is no setting 'training.steps'. Did you mean schedule.steps?"),
+        ("model", "qqq", "there is no setting 'model.qqq'. `cacseg train --settings` lists them all."),
+        ("", "modle", "there is no section 'modle'. Did you mean model?"),
+        ("", "qqq", "there is no section 'qqq'. There are model, data, optimiser, schedule, training."),
+    ],
+)
+def test_a_wrong_key_in_a_file_gets_the_nearest(tmp_path, section, key, words):
+    content = find_recipe("synthetic").model_dump(mode="json")
+    (content[section] if section else content)[key] = 1
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=re.escape(f"{file}: {words}")) as error:
+        read_recipe(file)
+    assert str(error.value) == f"{file}: {words}"
+
+
+def test_all_that_is_wrong_in_a_file_is_named():
+    content = find_recipe("synthetic").model_dump(mode="json")
+    content["modle"] = content.pop("model")
+    content["optimiser"] |= {"rte": 1, "clip": -1}
+    with pytest.raises(ValueError, match=r"no setting 'optimiser\.rte'.*no section 'modle'.*model is missing") as error:
+        validated(content)
+    assert "optimiser.clip: input should be greater than 0; got -1" in str(error.value)
+
+
 def test_every_setting_is_described_in_a_line():
     listed = list(describe_settings())
-    assert [setting.key for setting in listed] == [key for key, _ in flat(find_recipe("folder"))]
+    assert [setting.key for setting in listed] == [key for key, _ in flat(find_recipe("folder"))] == setting_names()
     for setting in listed:
         assert setting.description.endswith("."), setting.key
         assert "\n" not in setting.description, setting.key
@@ -143,8 +175,8 @@ def test_a_resumed_run_keeps_the_preset_that_it_began_with(tmp_path, monkeypatch
 
 def test_what_a_resumed_run_may_change():
     config = find_recipe("synthetic")
-    harmless = {"training.workers": 7, "training.devices": 2, "data.root": "elsewhere", "training.log_every": 1}
-    assert differences(config, change(config, harmless)) == []
+    allowed = {"training.workers": 7, "training.devices": 2, "data.root": "elsewhere", "training.log_every": 1}
+    assert differences(config, change(config, allowed)) == []
     changed = change(config, {"optimiser.rate": 0.5, "schedule.steps": 7, "training.batch": 2})
     assert differences(config, changed) == [
         "optimiser.rate was 0.001, now 0.5",

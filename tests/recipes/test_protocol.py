@@ -51,7 +51,7 @@ def test_a_run_on_generated_scenes_asks_for_the_name_of_other_data(tmp_path):
     write_config(tmp_path, "synthetic", synthetic(), {})
     weights = tmp_path / "best.safetensors"
     with pytest.raises(
-        ValueError, match=r"trained on 'synthetic', which lies nowhere; got --data here\. Say with --name"
+        ValueError, match=r"trained on 'synthetic', which has no folder; got --data here\. Give the --name"
     ):
         data_to_evaluate(weights, root="here")
     assert data_to_evaluate(weights).name == data_to_evaluate(weights, name="synthetic").name == "synthetic"

@@ -18,7 +18,7 @@ NAMES = ("sky", "road, wet", "a|b", "never")
 def found():
     """Three images with known counts; the last class is nowhere."""
     generator = torch.Generator().manual_seed(0)
-    counts = torch.randint(0, 50, (2, 3, 4, 4), generator=generator)  # [answer, image, labelled, predicted]
+    counts = torch.randint(0, 50, (2, 3, 4, 4), generator=generator)  # [output, image, labelled, predicted]
     counts[..., 3, :] = 0
     counts[..., :, 3] = 0
     counts[:, 1] = 0  # an image without labels
@@ -48,7 +48,7 @@ def test_tables_carry_the_scores_in_percent(found):
 
 
 def test_names_with_brackets_are_shown_as_they_are(found):
-    odd = Evaluation(("car [parked]", "[/b]", "[red]x[/red]", "a\\"), found.counts, found.images, found.answer)
+    odd = Evaluation(("car [parked]", "[/b]", "[red]x[/red]", "a\\"), found.counts, found.images, found.output)
     text = rendered(class_table(odd))
     assert all(name in text for name in odd.class_names)
     text = rendered(summary_table({"[/i] one": found.scores("plain")}, "split [new]"))
@@ -67,9 +67,9 @@ def test_markdown(found):
 
 def test_json_round_trip_without_nan(found):
     content = json.loads(json.dumps(as_json(found), allow_nan=False))
-    assert content["answer"] == "context"
+    assert content["output"] == "context"
     assert content["images"] == 3
-    context = content["answers"]["context"]
+    context = content["outputs"]["context"]
     assert context["mean_iou"] == scores(found.counts["context"]).mean_iou
     assert context["classes"][3] == {
         "name": "never",

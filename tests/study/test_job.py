@@ -99,20 +99,6 @@ def test_scores_are_those_of_an_evaluation(data):
         assert one.pixel_accuracy == pytest.approx(expected.scores(name).pixel_accuracy, abs=1e-9)
 
 
-def test_a_relative_presence_changes_nothing_but_the_answer(data):
-    config = change(PLAN[1].config, {"optimiser.clip": None})
-    told = change(config, {"model.classifier_arguments": {"presence": "relative"}})
-    without, model = (train_model(one, made(one, data), data.train).model for one in (config, told))
-    assert model.classifier.presence_head.weight.any()
-    with torch.no_grad():  # three steps teach little
-        model.classifier.presence_head.bias.copy_(torch.where(torch.arange(8) == 1, 20.0, -20.0))
-    expected, found = (score_model(config, one, data.scored) for one in (without, model))
-    assert list(found) == ["plain", "context", "mean", "context_alone", "oracle"]
-    for name, theirs in (("plain", "plain"), ("context_alone", "context"), ("oracle", "oracle")):
-        assert torch.equal(found[name].iou, expected[theirs].iou)
-    assert not torch.equal(found["context"].iou, expected["context"].iou)
-
-
 def test_scores_in_windows_are_those_of_an_evaluation(data):
     config = change(PLAN[1].config, {"data.window": (24, 20), "data.stride": (16, 12)})
     model = made(config, data)

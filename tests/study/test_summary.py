@@ -1,6 +1,7 @@
 """Records, the CSV and the statistics, against numbers worked out by hand."""
 
 import csv
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,15 @@ from cacseg.study.plots import difference_picture, layout
 from cacseg.study.results import COLUMNS, part_of, read_records, rows, write_csv, write_record, write_rows
 from cacseg.study.summary import Line, baseline_of, mean_of, pool, summarise, summarise_answers
 from cacseg.study.tables import answers_table, arms_table, markdown, pooled_table, wide_table
+
+RESULTS = Path(__file__).parents[2] / "studies" / "results"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.csv")), ids=lambda path: path.stem)
+def test_results_of_the_repository_are_read(path):
+    """Also those of options that are gone."""
+    records = read_records([path])
+    assert arms_table(summarise(records), baseline_of(records)).rows
 
 
 def record(arm, seed, scores, *, steps=400, status="done", digest=None, own=None, pixels=90.0):

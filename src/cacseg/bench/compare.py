@@ -1,4 +1,4 @@
-"""Rows side by side in one process: rounds are interleaved, so that a busy moment falls on every row."""
+"""Times several rows in one process, in interleaved rounds: a busy moment slows all rows alike."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
 
 
 def _allocations(profiler: torch.profiler.profile) -> list[int]:
-    """Bytes taken (and, negative, given back), in order."""
+    """Bytes allocated (freed: negative), in order."""
     results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
     events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
     return [size for _, size in sorted(events, key=lambda event: event[0])]

@@ -44,8 +44,8 @@ def write_generated(root: Path, count: int, size: tuple[int, int] = (512, 683), 
     values = np.zeros(256, np.uint8)
     for index in range(count):
         sample = scenes.read(index)
-        spread = np.random.default_rng((seed, index)).permutation(150)[: len(CLASSES)] + 1
-        values[: len(CLASSES)] = spread
+        chosen = np.random.default_rng((seed, index)).permutation(150)[: len(CLASSES)] + 1
+        values[: len(CLASSES)] = chosen
         for kind, suffix, array in (
             ("images", ".jpg", cv2.cvtColor(sample.image, cv2.COLOR_RGB2BGR)),
             ("annotations", ".png", values[sample.labels]),
@@ -65,7 +65,7 @@ def measure(
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Throughput:
-    """Reads and transforms `images` images a round, after a round that does not count; files come from memory then."""
+    """Times reading and transforming `images` images a round; a first round, untimed, fills the file cache."""
     if images < 1 or rounds < 1:
         raise ValueError(f"images and rounds must be at least 1; got {images} and {rounds}.")
     speeds, reads, transforms = [], [], []
@@ -97,7 +97,7 @@ def measure(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """OpenCV and torch as in a worker; as they were afterwards."""
+    """One thread for OpenCV and torch, as in a loader's worker; restored afterwards."""
     before = cv2.getNumThreads(), torch.get_num_threads()
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
@@ -109,7 +109,7 @@ def one_thread() -> Iterator[None]:
 
 
 def processor_name() -> str:
-    """As the system calls it, and how many there are."""
+    """The processor's name and number of cores."""
     name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():

@@ -1,4 +1,4 @@
-"""What we are compared with: the usual loss, and the method as its authors' code runs it."""
+"""Baselines: the usual loss, and the method as its authors' code computes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cacseg.classifier import ContextAwareClassifier
 
 
 def usual_loss(logits: Tensor, labels: Tensor, align_corners: bool = False) -> Tensor:
-    """What a segmentation model does without us."""
+    """F.interpolate to the labels' size and F.cross_entropy, as most segmentation models do."""
     full = F.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=align_corners)
     return F.cross_entropy(full, labels, ignore_index=255)
 
@@ -21,7 +21,8 @@ def looped_context(classifier: ContextAwareClassifier, features: Tensor) -> tupl
     b, _, h, w = features.shape
     plain = F.conv2d(features, classifier.weight, classifier.bias)
     share = plain.softmax(1).flatten(2)
-    means = share @ features.flatten(2).transpose(1, 2) / share.sum(-1, keepdim=True)
+    share = share / (share.sum(-1, keepdim=True) + 1e-12)
+    means = share @ features.flatten(2).transpose(1, 2)
     assert classifier.context_projector is not None
     rows = classifier.context_projector(torch.cat([means, weight.expand(b, -1, -1).to(means.dtype)], -1))
     directions = F.normalize(features, dim=1).flatten(2)
@@ -29,7 +30,7 @@ def looped_context(classifier: ContextAwareClassifier, features: Tensor) -> tupl
 
 
 def looped_loss(classifier: ContextAwareClassifier, features: Tensor, labels: Tensor) -> Tensor:
-    """The released preset, one class at a time; equal to ContextLoss("released") to rounding."""
+    """The released preset, one class at a time; equal to `ContextLoss` of such a classifier to rounding."""
     weight = classifier.weight.flatten(1)
     h, w = features.shape[2:]
     directions = F.normalize(features, dim=1)

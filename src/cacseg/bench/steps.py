@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg import ops
 from cacseg.bench.reference import looped_context, looped_loss, usual_loss
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.engine.replay import FIRST, Replayed
+from cacseg.engine.replay import WARM_UP_CALLS, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel
@@ -21,8 +22,7 @@ from cacseg.presets import DEFAULT, PRESETS, PresetName
 Mode = Literal["eager", "graph", "compile", "compiled-graph"]
 MODES = ("eager", "graph", "compile", "compiled-graph")
 Steps = dict[str, Callable[[], object]]
-LOOPED = "looped"
-AT_LABELS = "overlap, labels"
+PLAIN, OUR_CROSS_ENTROPY, CONTEXT, LOOPED = "plain", "plain, upsampled_cross_entropy", "context", "looped"
 
 
 def loss_steps(
@@ -36,26 +36,27 @@ def loss_steps(
     ratio: int = 4,
     mode: Mode = "eager",
     looped: bool = True,
-    overlap: bool = False,
 ) -> Steps:
-    """Classifier and loss, forward and backward from the features: "plain", each preset, "looped", and the default with
-    its loss for overlap at the labels' size."""
+    """Classifier and loss, forward and backward from the features.
+
+    Rows: "plain" (conv, F.interpolate, F.cross_entropy), "plain, upsampled_cross_entropy" (conv and that function),
+    each preset, and "looped".
+    """
     torch.manual_seed(0)
     features = torch.randn(batch, channels, size, size, device=device, dtype=dtype, requires_grad=True)
     labels = torch.randint(0, classes, (batch, size * ratio, size * ratio), device=device)  # every class is present
     conv = nn.Conv2d(channels, classes, 1).to(device)
-    losses: dict[str, Callable[[], Tensor]] = {"plain": lambda: usual_loss(conv(features), labels)}
+    losses: dict[str, Callable[[], Tensor]] = {
+        PLAIN: lambda: usual_loss(conv(features), labels),
+        OUR_CROSS_ENTROPY: lambda: ops.upsampled_cross_entropy(conv(features), labels, ignore_index=255),
+    }
     modules: list[nn.Module] = [conv]
     for preset in sorted(PRESETS, key=lambda name: name != "released"):
         classifier = ContextAwareClassifier.from_conv(conv, preset=preset)
-        losses[preset] = _our_loss(classifier, ContextLoss(preset), features, labels)  # type: ignore[arg-type]
+        losses[preset] = _our_loss(classifier, ContextLoss(), features, labels)
         modules.append(classifier)
         if preset == "released" and looped and mode == "eager":
             losses[LOOPED] = lambda one=classifier: looped_loss(one, features, labels)  # type: ignore[misc]
-    if overlap:
-        classifier = ContextAwareClassifier.from_conv(conv, preset=DEFAULT)
-        losses[AT_LABELS] = _our_loss(classifier, ContextLoss(DEFAULT, overlap_at="labels"), features, labels)
-        modules.append(classifier)
     parameters = [features, *(one for module in modules for one in module.parameters())]
 
     def step_of(loss: Callable[[], Tensor]) -> Callable[[], object]:
@@ -96,11 +97,15 @@ def train_steps(
     preset: PresetName = DEFAULT,
     looped: bool = True,
 ) -> Steps:
-    """A whole training step with AdamW: "plain" with F.interpolate and F.cross_entropy, "context", "looped"."""
+    """A whole training step with AdamW, the auxiliary head's loss included.
+
+    Rows: "plain" (F.interpolate and F.cross_entropy), "plain, upsampled_cross_entropy" (the same model with that
+    function in both losses), "context", "looped".
+    """
     steps: Steps = {}
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(0, classes, (batch, size, size), device=device)
-    for row in ("plain", "context", LOOPED) if looped else ("plain", "context"):
+    for row in (PLAIN, OUR_CROSS_ENTROPY, CONTEXT, *((LOOPED,) if looped else ())):
         torch.manual_seed(0)
         model = _make_model(model_name, classes, row, preset, auxiliary=auxiliary)
         steps[row] = _train_step(model.to(device).train(), row, images, labels, dtype)
@@ -113,10 +118,10 @@ def _train_step(
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-5)
 
     def loss() -> Tensor:
-        if row == "context":
+        if row in (OUR_CROSS_ENTROPY, CONTEXT):  # what `model.loss` of a plain model computes, too
             return model.loss(images, labels)["total"]
         features, auxiliary = model._decode(images, with_auxiliary=True)
-        if row == "plain":
+        if row == PLAIN:
             total = usual_loss(model.classifier(features), labels)
         else:
             assert isinstance(model.classifier, ContextAwareClassifier)
@@ -148,11 +153,11 @@ def inference_steps(
     """Logits at the images' size, weights in `dtype`: "plain", "context", "looped"."""
     images = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
     steps: Steps = {}
-    for row in ("plain", "context", LOOPED) if looped and mode == "eager" else ("plain", "context"):
+    for row in (PLAIN, CONTEXT, *((LOOPED,) if looped and mode == "eager" else ())):
         torch.manual_seed(0)
         model = _make_model(model_name, classes, row, preset).to(device, dtype).eval()
 
-        def answer(model: SegmentationModel = model, row: str = row) -> Tensor:
+        def infer(model: SegmentationModel = model, row: str = row) -> Tensor:
             if row != LOOPED:
                 return model(images)
             assert isinstance(model.classifier, ContextAwareClassifier)
@@ -160,14 +165,14 @@ def inference_steps(
             return F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
 
         # For this size alone: a second size would make torch compile for any, which is slower.
-        run = torch.compile(answer, dynamic=False) if mode.startswith("compile") else answer
+        run = torch.compile(infer, dynamic=False) if mode.startswith("compile") else infer
         steps[row] = _in_mode(_without_gradient(run), mode, device)
     return steps
 
 
 def _make_model(name: str, classes: int, row: str, preset: PresetName, *, auxiliary: bool = True) -> SegmentationModel:
     """Of a row; "looped" is the released method, whatever the preset."""
-    classifier: Literal["plain", "context"] = "plain" if row == "plain" else "context"
+    classifier: Literal["plain", "context"] = "plain" if row in (PLAIN, OUR_CROSS_ENTROPY) else "context"
     return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, auxiliary=auxiliary)
 
 
@@ -186,7 +191,7 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     if device.type != "cuda":
         raise ValueError(f"mode {mode!r} needs a CUDA device; got {device}. Use --mode eager.")
     replayed = Replayed(step, device)
-    for _ in range(FIRST + 1):  # up to its recording
+    for _ in range(WARM_UP_CALLS + 1):  # up to its recording
         replayed()
     return replayed
 

@@ -1,5 +1,5 @@
-"""The command line: words in, words out. Only this package knows the command-line library; a command's own module
-imports nothing heavy before the command runs."""
+"""The command line, one module a command. Only this package imports typer; nothing heavy is imported before a command
+runs."""
 
 from __future__ import annotations
 

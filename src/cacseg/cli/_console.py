@@ -1,4 +1,4 @@
-"""What every command shares: the command-line library, and where words go."""
+"""What every command shares: the command-line library, and printing."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ except ModuleNotFoundError as error:  # pragma: no cover
     sys.exit(f"the command line needs {error.name}, which is not installed: pip install 'cacseg[all]'")
 
 out, messages = Console(), Console(stderr=True)
-WIDEST = 1000  # letters, more than a table has
+MAX_WIDTH = 1000  # letters, more than a table has
 
 
 def say(text: str) -> None:
-    """A line of the answer as it is: no markup, no colours guessed, no wrapping."""
+    """Prints a line of the result as it is: no markup, no highlighting, no wrapping."""
     out.print(_printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
-def show(table: Table, *, whole: bool = False) -> None:
-    """A table; as wide as it needs to be where it goes into a file, or where none of it may be cut (`whole`)."""
-    if out.is_terminal and not whole:
+def show(table: Table, *, full_width: bool = False) -> None:
+    """Prints a table; as wide as it needs to be if it goes to a file, or with `full_width`."""
+    if out.is_terminal and not full_width:
         out.print(table)
         return
-    needed = Measurement.get(out, out.options.update(max_width=WIDEST), table).maximum
+    needed = Measurement.get(out, out.options.update(max_width=MAX_WIDTH), table).maximum
     Console(width=max(needed, out.width)).print(table)
 
 
@@ -41,5 +41,5 @@ def note(text: str) -> None:
 
 
 def _printable(text: str) -> str:
-    """File names that are no UTF-8 hold characters that no terminal takes: they are shown as \\udcff."""
+    """Escapes the characters of file names that are not UTF-8, as \\udcff."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -52,6 +52,6 @@ def data(
         described = {"data": "generated 683x512" if root is None else str(root), "crop": crop, "scale": scale}
         print(json.dumps({**described, **result.as_json()}, indent=2))
         return
-    spread = f"{min(result.rounds):.1f} to {max(result.rounds):.1f}"
-    say(f"{result.images_per_second:.1f} images a second a core ({spread} in {rounds} rounds of {images})")
+    bounds = f"{min(result.rounds):.1f} to {max(result.rounds):.1f}"
+    say(f"{result.images_per_second:.1f} images a second a core ({bounds} in {rounds} rounds of {images})")
     say(f"  {result.read_ms:.2f} ms to read and decode, {result.transform_ms:.2f} ms to transform")

@@ -10,6 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cacseg._checks import check_choice
+from cacseg._files import write_file
 from cacseg.cli._console import messages, say, show, typer
 from cacseg.presets import DEFAULT, PRESETS
 
@@ -29,7 +30,7 @@ Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
 ]
-Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: tuned, centred, released or paper.")]
+Preset = Annotated[str, typer.Option(help=f"Of the context-aware classifier: {', '.join(PRESETS)}.")]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
@@ -92,9 +93,7 @@ def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
 
 def _write(path: Path | None, content: dict[str, Any] | list[dict[str, Any]]) -> None:
     if path is not None:
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(path)
+        write_file(path, json.dumps(content, indent=2) + "\n")
         say(f"wrote {path}")
 
 
@@ -108,23 +107,23 @@ def loss(
     ratio: Annotated[int, typer.Option(min=1, help="Labels are this many times larger.")] = 4,
     mode: Mode = "eager",
     looped: Looped = True,
-    overlap: Annotated[
-        bool,
-        typer.Option("--overlap", help="With the default's loss for overlap at the labels' size, as a row."),
-    ] = False,
     rounds: Rounds = 10,
     threads: Threads = 2,
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Classifier and loss from the features on, forward and backward, beside conv, interpolate and cross_entropy."""
+    """Classifier and loss from the features on, forward and backward.
+
+    plain: conv, F.interpolate and F.cross_entropy; beside it conv and cacseg.upsampled_cross_entropy, the presets, and
+    the authors' way of computing.
+    """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import loss_steps
 
     _check_file(json_file, overwrite)
     place, kind = _prepare(device, dtype, threads, mode)
     facts = dict(batch=batch, classes=classes, channels=channels, size=size, ratio=ratio, mode=mode)
-    steps = loss_steps(place, kind, looped=looped, overlap=overlap, **facts)  # type: ignore[arg-type]
+    steps = loss_steps(place, kind, looped=looped, **facts)  # type: ignore[arg-type]
     rows = _timed(steps, place, rounds, warm_up=3 if place.type == "cuda" else 1)
     shape = f"b={batch} n={classes} d={channels} {size}x{size} -> {size * ratio}x{size * ratio}"
     _show(f"loss, forward + backward, {place} {dtype} {mode}: {shape}", rows)
@@ -146,7 +145,11 @@ def step(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """A whole training step of a model with AdamW, plain and context-aware."""
+    """A whole training step of a model with AdamW.
+
+    plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, the
+    context-aware one, and the authors' way of computing.
+    """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import train_steps
 

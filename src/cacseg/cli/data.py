@@ -96,7 +96,7 @@ def check(
 
 
 def _targets(output: Path | None, overwrite: bool) -> Path | None:
-    """The folder is made, and asked whether it takes files, before the work whose result it will hold."""
+    """Makes the output folder and checks that it can be written to, before the long work."""
     from cacseg.engine.files import make_folder
 
     if output is None:
@@ -134,8 +134,8 @@ def _print(report: Report) -> None:
 
 
 def _write(report: Report, folder: Path, overwrite: bool, *, quiet: bool) -> None:
+    from cacseg._files import write_file
     from cacseg.data.pictures import save_picture
-    from cacseg.data.writing import write_file
 
     for one in report.splits:
         if one.sheet is not None:

@@ -40,7 +40,7 @@ def demo(
     from cacseg.recipes.demo import STEPS
     from cacseg.reports.tables import summary_table
 
-    folder = output or _free(Path("runs/demo"))
+    folder = output or _unused_path(Path("runs/demo"))
     open_folder(folder, overwrite=False)
     steps = steps or STEPS
     start = time.perf_counter()
@@ -54,12 +54,12 @@ def demo(
     title = f"{images} scenes never trained on, {steps} steps, seed {seed}"
     show(summary_table(rows, title))
     _draw(folder, models, found, data)
-    say("The context logits are the answer of the context-aware model; its oracle logits know the labels.")
+    say("The context logits are the output of the context-aware model; its oracle logits know the labels.")
     say(f"{time.perf_counter() - start:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png and {folder}/*/eval.")
 
 
-def _free(path: Path) -> Path:
-    """The path, or the first with a number behind it that is not there yet."""
+def _unused_path(path: Path) -> Path:
+    """The path, or with the first number behind it that makes it new."""
     number = 1
     while (found := path if number == 1 else path.with_name(f"{path.name}-{number}")).exists():
         number += 1
@@ -101,7 +101,7 @@ def _check(run: subprocess.Popen[bytes], kind: Kind, log: Path) -> None:
 
 
 def _end(run: subprocess.Popen[bytes]) -> None:
-    """Nobody is left running behind an error or Ctrl-C."""
+    """Kills a run that an error or Ctrl-C left behind."""
     if run.poll() is None:
         run.kill()
     run.wait()
@@ -130,18 +130,18 @@ def _evaluate(folder: Path, images: int) -> tuple[SegmentationModel, Segmentatio
     device = choose_device("cpu")
     with messages.status("scoring"):
         found = evaluate(model, data, oracle=folder.name == "context", device=device, batch=8, workers=1)
-        how = {
+        facts = {
             "checkpoint": str(weights),
             "data": {"name": data.name, "split": data.split, "size": SIZE, "images": images},
         }
-        write_evaluation(folder / "eval", found, how, model, data, inference=Inference(), scale=None, device=device)
+        write_evaluation(folder / "eval", found, facts, model, data, inference=Inference(), scale=None, device=device)
     return model, data, found
 
 
 def _draw(
     folder: Path, models: dict[Kind, SegmentationModel], found: dict[Kind, Evaluation], data: SegmentationData
 ) -> None:
-    """The first scenes, which nobody has chosen, beside what both models make of them."""
+    """Draws the first scenes, not chosen, beside the predictions of both models."""
     from cacseg.data.pictures import save_picture
     from cacseg.engine.device import choose_device
     from cacseg.engine.inference import Inference

@@ -53,9 +53,7 @@ def evaluate(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold an earlier result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
-    oracle: Annotated[
-        bool, typer.Option("--oracle", help="Beside the others, the oracle that knows the labels.")
-    ] = False,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Score the oracle as well, which knows the labels.")] = False,
     scale: Scale = None,
     slide: Slide = None,
     stride: Stride = None,
@@ -71,14 +69,14 @@ def evaluate(
 ) -> None:
     """Score a model: mIoU, accuracies, every class, every image.
 
-    The plain and the context-aware classifier of one model, the mean of both (context_alone, where the model has a
-    bias of presence: without it; and with --oracle the one that knows the labels) are scored side by side from one
-    pass. Without further options images are shown as the model's run, or the data set's published protocol, has it.
-    Within torchrun each process takes a share of the images. In OUTPUT: scores.json, report.md, classes.csv,
-    images.csv (worst first), worst.png, and for each answer confusion_*.png and *.csv.
+    The plain and the context-aware classifier of one model, the mean of their probabilities, and with --oracle the
+    classifier that knows the labels are scored side by side from one pass. Without further options images are shown as
+    the model's run, or the data set's published protocol, has it. Within torchrun each process takes a share of the
+    images. In OUTPUT: scores.json, report.md, classes.csv, images.csv (worst first), worst.png, and confusion_*.png and
+    *.csv of each classifier.
     """
     import cacseg
-    from cacseg.engine.device import joined
+    from cacseg.engine.device import process_group
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
     from cacseg.engine.files import open_folder
@@ -98,7 +96,7 @@ def evaluate(
         open_folder(output, overwrite)
     model = cacseg.load(weights)
     differing = compare_classes(model, split_data)
-    with joined(device) as (place, is_first):
+    with process_group(device) as (place, is_first):
         if is_first and differing:
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
@@ -119,7 +117,7 @@ def evaluate(
         if not is_first:
             return
         seconds = time.perf_counter() - start
-        how: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "cacseg_version": cacseg.__version__,
             "checkpoint": str(weights),
             "data": {"name": split_data.name, "root": protocol.root, "split": split_data.split},
@@ -128,9 +126,9 @@ def evaluate(
             "precision": precision,
             "seconds": round(seconds, 2),
         }
-        # Before anything is written: a disk that is full by now must not take the scores with it.
+        # Printed before anything is written: a full disk must not cost the scores.
         if as_json:
-            print(json.dumps({**how, **to_json(found)}, indent=2), flush=True)
+            print(json.dumps({**facts, **to_json(found)}, indent=2), flush=True)
         else:
             _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
         if output is not None:
@@ -138,7 +136,7 @@ def evaluate(
                 write.write_evaluation(
                     output,
                     found,
-                    how,
+                    facts,
                     model,
                     split_data,
                     inference=inference,

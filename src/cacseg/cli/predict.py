@@ -31,17 +31,17 @@ from cacseg.cli._inference import (
 def predict(
     checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
     paths: Annotated[list[str], typer.Argument(help="Images, folders of images, or globs in quotes.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the answers.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the predictions.")],
     overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
     confidence: Annotated[
-        bool, typer.Option("--confidence", help="The probability of the answer, 0 to 1 as 0 to 255.")
+        bool, typer.Option("--confidence", help="The probability of the predicted class, 0 to 1 as 0 to 255.")
     ] = False,
     entropy: Annotated[
         bool, typer.Option("--entropy", help="Of the probabilities, over that of a uniform guess: 0 to 1 as 0 to 255.")
     ] = False,
     bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
-    plain: Annotated[bool, typer.Option("--plain", help="The answer of the fixed classifier instead.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
     scale: Scale = None,
     slide: Slide = None,
@@ -57,17 +57,17 @@ def predict(
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
 
-    Answers have the size of their image, and its path below the folder that was given for NAME: masks/NAME.png,
-    overlays/NAME.jpg, confidence/NAME.png, entropy/NAME.png. Run it again and it goes on where it stopped; images that
-    changed are made anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing
-    was begun or that a file could not be written.
+    Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
+    its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
+    predicted anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing was
+    begun or that a file could not be written.
     """
     import cacseg
     from cacseg.data.class_list import distinct_colours
     from cacseg.engine.device import autocast, choose_device
     from cacseg.engine.inputs import find_images
     from cacseg.engine.journal import Journal
-    from cacseg.engine.predict import Outputs, predict_images
+    from cacseg.engine.predict import SaveOptions, predict_images
     from cacseg.engine.weights import find_weights, fingerprint
     from cacseg.recipes.protocol import data_of_run
 
@@ -75,14 +75,15 @@ def predict(
     run = data_of_run(weights)
     inference = make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
     image_scale = parse_scale(scale, None if run is None else run.val_scale)
-    outputs = Outputs(overlays, confidence, entropy, opacity, bits)
+    save = SaveOptions(overlays, confidence, entropy, opacity, bits)
     chosen = choose_device(device)
     autocast(chosen, precision)  # an unknown precision is an error here, before the folder is made
     inputs = find_images(paths, output)
     model = cacseg.load(weights)
     shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
     options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
-    options |= {"precision": precision, "answer": "plain" if plain else "own", "opacity": opacity, "bits": bits}
+    logits = "plain" if plain else model.default_output
+    options |= {"precision": precision, "output": logits, "opacity": opacity, "bits": bits}
     palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
     columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
@@ -98,10 +99,10 @@ def predict(
             inputs,
             journal,
             palette,
-            outputs=outputs,
+            save=save,
             inference=inference,
             scale=image_scale,
-            answer="plain" if plain else None,
+            output=logits,
             device=chosen,
             precision=precision,
             batch=batch,

@@ -184,8 +184,8 @@ def _stoppable() -> Iterator[None]:
 
 
 def _default_jobs(device_type: str) -> int:
-    from cacseg.engine.device import cores
+    from cacseg.engine.device import available_cores
 
     if device_type == "cpu":
         return 1
-    return max(1, min(MOST_JOBS, cores() - 2))
+    return max(1, min(MOST_JOBS, available_cores() - 2))

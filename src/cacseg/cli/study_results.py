@@ -1,4 +1,4 @@
-"""`cacseg study table`, `all_logits`, `classes` and `plot`."""
+"""`cacseg study table`, `answers`, `classes` and `plot`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def table(
     point, behind where it loses more than two, and even otherwise. Fewer than three seeds give no verdict. Oracle
     answers have seen the labels.
     """
-    from cacseg.engine.files import write_file
+    from cacseg._files import write_file
     from cacseg.study.results import COLUMNS, read_records, rows, write_rows
     from cacseg.study.summary import baseline_of, pool, summarise
     from cacseg.study.tables import arms_table, pooled_table, wide_table
@@ -85,15 +85,13 @@ def answers(
     \b
     cacseg study answers runs/presets                                   context, mean and oracle beside plain
     cacseg study answers runs/presets --of context --only arms=tuned
-    cacseg study answers runs/unscaled --beside context_alone           what the bias of presence adds
 
-    Every job scores all answers of its model from one pass: plain, context, the mean of both, context_alone (context
-    without the bias of presence, where there is one) and oracle, which has seen the labels. Two of them share the
-    features, so that their difference is without the noise of training twice; a difference between arms (cacseg study
-    table) is not. What follows a sign of plus or minus is the standard error over seeds; verdicts are those of table,
-    and are counted for each arm's own answer.
+    Every job scores all answers of its model from one pass: plain, context, the mean of both, and oracle, which has
+    seen the labels. Two of them share the features, so that their difference is without the noise of training twice; a
+    difference between arms (cacseg study table) is not. What follows a sign of plus or minus is the standard error
+    over seeds; verdicts are those of table, and are counted for each arm's own answer.
     """
-    from cacseg.engine.files import write_file
+    from cacseg._files import write_file
     from cacseg.study.file import check_known
     from cacseg.study.results import read_records
     from cacseg.study.summary import pool, summarise_answers
@@ -143,7 +141,7 @@ def classes(
 
     What follows a sign of plus or minus is the standard error of a difference over seeds.
     """
-    from cacseg.engine.files import write_file
+    from cacseg._files import write_file
     from cacseg.study.classes import COLUMNS, classes_tables, read_classes
     from cacseg.study.results import part_of, write_rows
     from cacseg.study.tables import markdown as in_markdown
@@ -184,7 +182,7 @@ def _draw(tables: Sequence[TextTable]) -> None:
             drawn.add_column(name, justify="left" if place < one.words else "right", no_wrap=True)
         for row in one.rows:
             drawn.add_row(*row)
-        show(drawn, whole=True)
+        show(drawn, full_width=True)
 
 
 def plot(
@@ -202,7 +200,7 @@ def plot(
     only: Part = None,
 ) -> None:
     """Draw the differences from the baseline: each seed, means, two standard errors."""
-    from cacseg.engine.files import write_file
+    from cacseg._files import write_file
     from cacseg.study.plots import difference_picture
     from cacseg.study.results import read_records
     from cacseg.study.summary import baseline_of, summarise

@@ -1,4 +1,4 @@
-"""What is wrong with a data set: every file is read, nothing stops at the first error."""
+"""Reads every file of a data set and lists all that is wrong."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from cacseg.data.file_data import FileData, Listing
 from cacseg.data.files import open_files
+from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layouts import LAYOUTS
 from cacseg.data.open import check_name, check_own_ignore_index, find_split, find_top
 from cacseg.data.pictures import colour, contact_sheet, legend, overlay
@@ -77,14 +78,14 @@ class Report:
 
 
 def guess_name(root: str | Path) -> str:
-    """Which layout lies there; a folder with the classes of CamVid or MSRC-21 counts as these."""
+    """The name of the data set, by its layout; a folder with the classes of CamVid or MSRC-21 is taken for these."""
     files = open_files(root)
     for name in ("ade20k", "cocostuff164k", "cityscapes", "pascal_context59"):
         if LAYOUTS[name].top_in(files) is not None:
             return name
     if LAYOUTS["folder"].top_in(files) is None:
         trees = "; ".join(f"{name}: {layout.tree}" for name, layout in LAYOUTS.items())
-        raise ValueError(f"no layout that we know lies in {root}. There are {trees}.")
+        raise ValueError(f"{root} has no known layout. There are {trees}.")
     for name in ("camvid", "msrc21"):
         top = find_top(LAYOUTS[name], files)
         try:
@@ -147,13 +148,18 @@ def check_data(
             progress(report.split, done[which], report.images)
     for report, data, listing, problems in zip(reports, datas, listings, broken, strict=True):
         report.problems = list(listing.problems)
-        report.problems += [f"{files.where(path)} has no labels." for path in listing.images_alone]
-        report.problems += [f"{files.where(path)} has no image." for path in listing.labels_alone]
+        report.problems += [f"{files.where(path)} has no labels." for path in listing.unpaired_images]
+        report.problems += [f"{files.where(path)} has no image." for path in listing.unpaired_labels]
         report.problems += [problems[index] for index in sorted(problems)]
         if not len(data):
             report.problems.append(f"the split {data.split!r} is empty: no image with labels.")
         elif not report.pixels[: len(classes.names)].any() and not problems:
             report.problems.append(f"no pixel of the split {data.split!r} has a class: everything is ignored.")
+        elif len(classes.names) == 2 and not report.pixels[1] and report.pixels[IGNORE] and not problems:
+            report.problems.append(
+                f"no pixel of the split {data.split!r} is {classes.names[1]!r} (1), and {report.pixels[IGNORE]} are "
+                f"ignored. {MASK_HINT}"
+            )
         report.sheet = _sheet(data, sheet_rows, problems)
     return Report(name, str(root), classes.names, classes.palette, reports)
 
@@ -227,12 +233,12 @@ def _check_shared(which: int, indices: range) -> _Piece:
 
 
 def _sheet(data: FileData, rows: int, broken: Container[int]) -> npt.NDArray[np.uint8] | None:
-    """Images, labels and overlays of pairs spread over the split, two in a row, with a legend."""
-    whole = [index for index in range(len(data)) if index not in broken]
-    if not whole or rows < 1:
+    """Images, labels and overlays of pairs taken evenly from the split, two in a row, with a legend."""
+    readable = [index for index in range(len(data)) if index not in broken]
+    if not readable or rows < 1:
         return None
-    count = min(len(whole), 2 * rows)
-    chosen = [whole[k * len(whole) // count] for k in range(count)]
+    count = min(len(readable), 2 * rows)
+    chosen = [readable[k * len(readable) // count] for k in range(count)]
     cells, names = [], []
     for index in chosen:
         image, labels = data.read(index)

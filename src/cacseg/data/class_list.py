@@ -12,6 +12,7 @@ from cacseg.data.label_map import check_num_classes
 from cacseg.data.sample import Colour
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
+BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
 
 _DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
 _HEXADECIMAL = re.compile(r"[\s,:;]+#([0-9a-fA-F]{6})$")
@@ -63,6 +64,23 @@ def parse_classes(text: str, where: str) -> ClassList:
         raise ValueError(f"a colour is a class or ignored, not both; {where} has {sorted(both)[0]} as both.")
     palette = tuple(colours) or distinct_colours(len(names))
     return ClassList(tuple(names), palette, tuple(ignored), bool(colours))
+
+
+def with_background(classes: ClassList, where: str) -> ClassList:
+    """A single class becomes two: the background, 0 and black, and the class, 1. Several stay as they are."""
+    if len(classes.names) > 1:
+        return classes
+    (name,), (colour,) = classes.names, classes.palette
+    if name == BACKGROUND:
+        raise ValueError(
+            f"{where} names {BACKGROUND!r} alone. Name the class to be found; the background is added before it."
+        )
+    if BLACK in (colour, *classes.ignored_colours):
+        raise ValueError(
+            f"the background that is added before a single class is black, {BLACK}; {where} gives black to something "
+            f"else. Write both classes there, {BACKGROUND!r} first, each with its colour."
+        )
+    return classes._replace(names=(BACKGROUND, name), palette=(BLACK, colour))
 
 
 def builtin_classes(name: str) -> ClassList:

@@ -1,4 +1,4 @@
-"""From the bytes of a file to an image or to raw label values. Whatever cannot be read is an OSError that names it."""
+"""Decodes the bytes of a file into an image or raw label values; an OSError names a file that cannot be read."""
 
 from __future__ import annotations
 

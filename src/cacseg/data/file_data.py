@@ -1,4 +1,4 @@
-"""One split of a data set that lies in files: pairs of paths, and what the label values stand for."""
+"""One split of a data set of files: pairs of paths, and the classes of raw label values."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Pair(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What was found of a split: whole pairs, files whose other half is missing, and what else is wrong."""
+    """The files of a split: pairs, images without labels, labels without an image, and other problems."""
 
     pairs: tuple[Pair, ...]
-    images_alone: tuple[str, ...]
-    labels_alone: tuple[str, ...]
+    unpaired_images: tuple[str, ...]
+    unpaired_labels: tuple[str, ...]
     problems: tuple[str, ...] = ()
 
 
@@ -67,25 +67,25 @@ class FileData:
 def match_pairs(images: Sequence[tuple[str, str, str]], labels: Sequence[tuple[str, str]], files: Files) -> Listing:
     """Pairs by key, in the order of the images: images are (key, path, name), labels (key, path)."""
     problems: list[str] = []
-    by_key: dict[str, str] = {}
+    labels_by_key: dict[str, str] = {}
     for key, path in labels:
-        if key in by_key:
-            problems.append(f"an image has one file of labels; there are {files.where(by_key[key])} and {path}.")
-        by_key.setdefault(key, path)
+        if key in labels_by_key:
+            problems.append(f"an image has one file of labels; there are {files.where(labels_by_key[key])} and {path}.")
+        labels_by_key.setdefault(key, path)
     pairs: list[Pair] = []
-    alone: list[str] = []
+    unpaired_images: list[str] = []
     seen: dict[str, str] = {}
     for key, path, name in images:
         if key in seen:
             problems.append(f"images must differ in more than their suffix: {files.where(seen[key])} and {path}.")
             continue
         seen[key] = path
-        if key in by_key:
-            pairs.append(Pair(name, path, by_key[key]))
+        if key in labels_by_key:
+            pairs.append(Pair(name, path, labels_by_key[key]))
         else:
-            alone.append(path)
-    labels_alone = tuple(path for key, path in by_key.items() if key not in seen)
-    return Listing(tuple(pairs), tuple(alone), labels_alone, tuple(problems))
+            unpaired_images.append(path)
+    unpaired_labels = tuple(path for key, path in labels_by_key.items() if key not in seen)
+    return Listing(tuple(pairs), tuple(unpaired_images), unpaired_labels, tuple(problems))
 
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:
@@ -94,15 +94,14 @@ def check_listing(listing: Listing, files: Files, where: str) -> None:
         more = f" So it is with {len(listing.problems) - 1} more." if len(listing.problems) > 1 else ""
         raise ValueError(listing.problems[0] + more)
     for kind, other, suffixes, paths in (
-        ("image", "labels", LABEL_SUFFIXES, listing.images_alone),
-        ("label file", "image", IMAGE_SUFFIXES, listing.labels_alone),
+        ("image", "labels", LABEL_SUFFIXES, listing.unpaired_images),
+        ("label file", "image", IMAGE_SUFFIXES, listing.unpaired_labels),
     ):
         if paths:
             shown = ", ".join(files.where(path) for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
             raise ValueError(
                 f"every {kind} needs its {other}, of the same path and name; {len(paths)} of {where} have none: "
-                f"{shown}. "
-                f"Add what is missing ({', '.join(suffixes)}) or remove these files."
+                f"{shown}. Add what is missing ({', '.join(suffixes)}) or remove these files."
             )
     if not listing.pairs:
         raise ValueError(f"{where} is empty: no image and label files there.")

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Files(Protocol):
-    """Where a data set lies. Paths are relative, with '/' between, as `below` gives them."""
+    """The files of a data set. Paths are relative, with '/' between, as `below` gives them."""
 
     def below(self, folder: str) -> list[str]:
         """Every file below the folder, sorted; none where there is no such folder."""
@@ -27,7 +27,7 @@ class Files(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def where(self, path: str) -> str:
-        """What to call the file in a message to its owner."""
+        """The file's full path, for messages."""
         ...
 
 
@@ -125,5 +125,5 @@ def open_files(root: str | Path) -> Files:
 
 
 def _is_clutter(name: str) -> bool:
-    """What desktops leave behind: '.DS_Store', '._image.jpg', '__MACOSX'."""
+    """Files of desktops: '.DS_Store', '._image.jpg', '__MACOSX'."""
     return name.startswith(".") or name in ("__MACOSX", "Thumbs.db", "desktop.ini")

@@ -1,4 +1,4 @@
-"""Raw values of a label file -> classes: nothing is guessed, what is neither a class nor ignored is an error."""
+"""Maps raw values of a label file to classes; a value that is neither a class nor ignored is an error."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from cacseg.data.sample import Colour
 
 IGNORE = 255  # in every sample, whatever the files say
 MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits
+MASK_HINT = "Where 255 marks the class in the label files, write 1 there: 255 is ignored."
 
 
 class LabelMap:
@@ -75,18 +76,18 @@ class LabelMap:
 
     def _out_of_range(self, values: npt.NDArray[np.integer], where: str) -> ValueError:
         found, counts = np.unique(values, return_counts=True)
-        wrong = [(v, c) for v, c in zip(found.tolist(), counts.tolist(), strict=True) if not self._knows(v)]
+        wrong = [(v, c) for v, c in zip(found.tolist(), counts.tolist(), strict=True) if not self._is_known(v)]
         pixels = sum(count for _, count in wrong)
         return ValueError(
             f"{where} holds the label {_listed([value for value, _ in wrong])} in {pixels} of {values.size} pixels. "
             f"{self.describe()} Mend the file, the list of classes or the ignore index."
         )
 
-    def _knows(self, value: int) -> bool:
+    def _is_known(self, value: int) -> bool:
         return 0 <= value < len(self.known) and bool(self.known[value])
 
     def describe(self) -> str:
-        """Which values a file may hold, in a sentence."""
+        """The values that a file may hold, as a sentence."""
         allowed = np.flatnonzero(self.known)
         ignored = allowed[self.table[allowed] == IGNORE].tolist()
         classes = allowed[self.table[allowed] != IGNORE]

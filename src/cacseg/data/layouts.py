@@ -1,4 +1,4 @@
-"""How each data set lies on disk: where its top is, which files belong together, what raw label values stand for."""
+"""Layouts of the data sets on disk: top folder, pairs of files, classes of raw label values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes
+from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
 from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.file_data import Listing, match_pairs
 from cacseg.data.files import Files
@@ -28,7 +28,7 @@ PASCAL_CONTEXT_IDS = (
 
 @dataclass(frozen=True)
 class Found:
-    """A split as it lies there."""
+    """The files of a split, and how its labels are read."""
 
     listing: Listing
     label_map: LabelMap
@@ -37,7 +37,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Layout:
-    """One data set. `tops` are the folders it may lie in below the root, `marks` the folders that give it away."""
+    """One data set. `tops`: folders below the root that may hold it. `marks`: folders by which it is recognised."""
 
     name: str
     tree: str  # for people
@@ -92,7 +92,7 @@ def _splits_in(folder: str, theirs: dict[str, str]) -> Callable[[Files, str], di
 
 
 def _any_split(files: Files, top: str) -> dict[str, str]:
-    """Those of the labels too: what lies there without images is to be found out, not to be overlooked."""
+    """Folders of images or of labels: a split without images is then reported, not overlooked."""
     there = {name for kind in ("images", "labels") for name in files.folders(_join(top, kind))}
     return {name: name for name in sorted(there)}
 
@@ -210,6 +210,10 @@ def _own_classes(files: Files, top: str) -> ClassList:
         raise ValueError(f"{files.where(path)} must be a text file in UTF-8 ({error}).") from error
 
 
+def _folder_classes(files: Files, top: str) -> ClassList:
+    return with_background(_own_classes(files, top), files.where(_join(top, "classes.txt")))
+
+
 def _builtin(name: str) -> Callable[[Files, str], ClassList]:
     def classes(files: Files, top: str) -> ClassList:
         known = builtin_classes(name)
@@ -290,6 +294,6 @@ LAYOUTS: dict[str, Layout] = {
         ),
         Layout("camvid", _FOLDER_TREE, ("camvid",), _FOLDER_MARKS, _any_split, _builtin("camvid"), _find_named_folder),
         Layout("msrc21", _FOLDER_TREE, ("msrc21",), _FOLDER_MARKS, _any_split, _builtin("msrc21"), _find_named_folder),
-        Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _own_classes, _find_folder),
+        Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),
     )
 }

@@ -1,4 +1,4 @@
-"""From a name and a place to a data set."""
+"""Opens a data set by its name and root."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_data(
     check_name(name)
     if name == "synthetic":
         if root is not None or ignore_index is not None:
-            raise ValueError("'synthetic' lies nowhere and ignores nothing: give neither root nor ignore_index.")
+            raise ValueError("'synthetic' takes neither root nor ignore_index.")
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
@@ -69,7 +69,7 @@ def check_name(name: str) -> None:
 
 
 def check_own_ignore_index(name: str, ignore_index: int | None) -> None:
-    """Given for a folder of one's own and for nothing else."""
+    """Only a folder of one's own takes an ignore index."""
     if ignore_index is not None and name != "folder":
         raise ValueError(
             f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name it 'folder'."
@@ -77,7 +77,7 @@ def check_own_ignore_index(name: str, ignore_index: int | None) -> None:
 
 
 def find_top(layout: Layout, files: Files) -> str:
-    """Where the layout starts below the root."""
+    """The folder below the root where the layout starts."""
     top = layout.top_in(files)
     if top is None:
         there = ", ".join(files.folders("")[:6]) or "no folder"

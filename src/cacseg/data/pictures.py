@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Colour
-from cacseg.data.writing import write_file
 
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
 

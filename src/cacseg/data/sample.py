@@ -1,4 +1,4 @@
-"""What a data set is: something that names and reads pairs of an image and its labels."""
+"""The interface of a data set: it names and reads pairs of an image and its labels."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Pixels = npt.NDArray[np.uint8]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-TRIES = 10  # windows looked at before one is taken as it is
+TRIES = 10  # of a crop that no class fills; the last one is taken
 
 
 class Crop(NamedTuple):
@@ -167,16 +167,16 @@ def resized_window(image: Pixels, size: tuple[int, int], corner: tuple[int, int]
     if size == (height, width):
         return image[top:bottom, left:right]
     if (rows, columns) == (height, width) or max(factors) < 1.0:  # OpenCV on Arm shrinks by the sizes, not by factors
-        whole = _resized(image, size)
+        resized = _resized(image, size)
     else:
         part = image[:rows, :columns]
-        whole = np.asarray(cv2.resize(part, None, fx=factors[1], fy=factors[0]), np.uint8)
-    return whole[top:bottom, left:right]
+        resized = np.asarray(cv2.resize(part, None, fx=factors[1], fy=factors[0]), np.uint8)
+    return resized[top:bottom, left:right]
 
 
 def largest_share(labels: Pixels, ignore_index: int) -> float:
     """Of the labelled pixels, the share of the most frequent class; 1 where nothing is labelled."""
-    counts = cv2.calcHist([labels], [0], None, [256], [0.0, 256.0])  # counts in whole numbers, twice as fast as numpy
+    counts = cv2.calcHist([labels], [0], None, [256], [0.0, 256.0])  # exact counts, twice as fast as numpy
     counts[ignore_index] = 0
     total = int(counts.sum())
     return int(counts.max()) / total if total else 1.0

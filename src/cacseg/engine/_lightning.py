@@ -17,6 +17,6 @@ from lightning.pytorch.utilities import rank_zero_only as rank_zero_only
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes and speaks; known from the launcher's environment, before any trainer."""
+    """Whether this is rank 0, which prints and writes; known before any trainer exists."""
     rank: int = getattr(rank_zero_only, "rank", 0)
     return rank == 0

@@ -1,4 +1,4 @@
-"""Files of a run: written whole or not at all, read without running anything."""
+"""Files of a run: written whole or not at all, read without running code."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from cacseg._files import move_into_place
 
 
-def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """The content at `path`, or an OSError and what was there before."""
+def write_run_file(path: Path, content: bytes | memoryview) -> None:
+    """Writes `content` to `path`; on an OSError what was there before stays, and the error says how to go on."""
     try:
         move_into_place(path, content)
     except OSError as error:

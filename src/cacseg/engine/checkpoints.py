@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from cacseg.engine._lightning import Checkpoint, CheckpointIO, LightningModule, Trainer, WeightAveraging
-from cacseg.engine.atomic import read_checkpoint, write_whole
+from cacseg.engine.atomic import read_checkpoint, write_run_file
 from cacseg.engine.interrupt import Interrupt, Stopped
 from cacseg.models import SegmentationModel
 
@@ -29,7 +29,7 @@ class AtomicFiles(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         content = io.BytesIO()  # into memory first: torch hides the reason where writing fails
         torch.save(checkpoint, content)
-        write_whole(Path(path), content.getbuffer())
+        write_run_file(Path(path), content.getbuffer())
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> Any:
         return read_checkpoint(Path(path))
@@ -51,7 +51,7 @@ class Averaging(WeightAveraging):
         super().setup(trainer, pl_module, stage)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        """What counts is the last count: an average of whole numbers would stay behind for good."""
+        """Integer buffers are copied, not averaged."""
         super().on_train_batch_end(trainer, pl_module, *rest)
         for average, current in zip(self.task.buffers(), pl_module.buffers(), strict=True):
             if not average.is_floating_point():

@@ -1,4 +1,4 @@
-"""Where a model runs, in which precision, and what to say when it does not fit."""
+"""The device and precision a model runs in, process groups, and out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a GPU, which has an error of its own, or of the machine, which has only words."""
+    """Whether a GPU (by the type of the error) or the machine (by its message) ran out of memory."""
     words = ("out of memory", "can't allocate memory", "not enough memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or (
         isinstance(error, RuntimeError) and any(one in str(error) for one in words)
@@ -46,7 +46,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_memory(what: str, device: torch.device) -> Iterator[None]:
-    """Turns the error of what did not fit into one that says so."""
+    """Turns an out-of-memory error into one that says what did not fit, and what to do."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -58,30 +58,30 @@ def explain_memory(what: str, device: torch.device) -> Iterator[None]:
         ) from error
 
 
-class Place(NamedTuple):
-    """Where this process works, and whether it is the one that speaks."""
+class Process(NamedTuple):
+    """The device of this process, and whether it is rank 0, which prints and writes."""
 
     device: torch.device
     is_first: bool
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Place]:
-    """Joins the processes that torchrun has started, each with a GPU of its own; alone where there is no other."""
+def process_group(device: str) -> Iterator[Process]:
+    """Joins the processes that torchrun started, each with its own GPU; without torchrun there is one process."""
     chosen = choose_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Place(chosen, True)
+        yield Process(chosen, True)
         return
     if chosen.type == "cuda":
         chosen = choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
         torch.cuda.set_device(chosen)
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield Place(chosen, distributed.get_rank() == 0)
+        yield Process(chosen, distributed.get_rank() == 0)
     finally:
         distributed.destroy_process_group()
 
 
-def cores() -> int:
-    """That this process may run on."""
+def available_cores() -> int:
+    """CPU cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,12 +14,12 @@ from cacseg.engine.stream import Batch
 
 
 class DryRun(Callback):
-    """Reads, trains and validates once as the run will, with gradients, then puts the model's buffers back.
+    """Reads, trains and validates one batch as the run will, with gradients, then restores the model's buffers.
 
-    What is wrong with data, model or memory comes out here and not at the first validation, hours later. Weights and
-    optimiser are not touched, and `Randomness`, which comes after, sets the random states.
+    Errors of data, model or memory show here and not at the first validation, hours later. Weights and optimiser are
+    not touched, and `Randomness`, which comes after, sets the random states.
 
-    `passed` is then called, in the process that writes.
+    `passed`: called on rank 0 when nothing was wrong.
     """
 
     def __init__(self, passed: Callable[[], None] | None = None) -> None:
@@ -34,12 +34,12 @@ class DryRun(Callback):
             batch = loaders.first_batch(trainer.global_step)
             check_batch(batch, task.model.ignore_index)
             with trainer.precision_plugin.train_step_context():
-                total = task.losses(_moved(batch, task.device))["total"]
+                total = task.losses(_to_device(batch, task.device))["total"]
             # Not backward(): nothing is left in the parameters, and no hook of a distributed wrapper fires.
             torch.autograd.grad(total, [value for value in task.model.parameters() if value.requires_grad])
             task.model.eval()
             with torch.no_grad(), trainer.precision_plugin.val_step_context():
-                task.predicted(_moved(loaders.first_picture(), task.device))
+                task.predicted(_to_device(loaders.first_picture(), task.device))
         except torch.cuda.OutOfMemoryError as error:
             share, height, width = batch.labels.shape
             raise ValueError(
@@ -57,7 +57,7 @@ class DryRun(Callback):
 
 
 def check_batch(batch: Batch, ignore_index: int) -> None:
-    """Something to learn from."""
+    """At least one pixel of the batch must be labelled."""
     if bool((batch.labels == ignore_index).all()):
         raise ValueError(
             f"the labels of a batch must not all be ignored; every pixel of the first {len(batch.labels)} crops is "
@@ -65,7 +65,7 @@ def check_batch(batch: Batch, ignore_index: int) -> None:
         )
 
 
-def _moved(tensors: Any, device: torch.device) -> Any:
-    """A named tuple of tensors on a device."""
+def _to_device(tensors: Any, device: torch.device) -> Any:
+    """Moves a named tuple of tensors to a device."""
     moved: list[Tensor] = [tensor.to(device) for tensor in tensors]
     return type(tensors)(*moved)

@@ -1,4 +1,4 @@
-"""A model scored on a split of a data set: every image once, no scores kept but the counts."""
+"""Scores a model on a split of a data set. Each image is read once; only counts are kept."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData
-from cacseg.engine.ahead import ahead, by_key
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, predict_each
-from cacseg.engine.views import Scale, answer_names, collate, networks_of, send, view_image
+from cacseg.engine.prefetch import batch_by_key, prefetch
+from cacseg.engine.views import Scale, collate, networks_of, output_names, send, view_image
 from cacseg.metrics import Scores, Tally, confusion, scores, tally
 from cacseg.models.model import SegmentationModel
 
-Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each answer
-Progress = Callable[[int, Counts], None]  # images done here so far, counts so far (on the device)
+Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output
+Progress = Callable[[int, Counts], None]  # images done by this process, counts so far (on the device)
 
 
 class ImageResult(NamedTuple):
@@ -32,28 +32,28 @@ class ImageResult(NamedTuple):
     size: tuple[int, int]
     tallies: dict[str, Tally]
 
-    def scores(self, answer: str) -> Scores:
-        """Of this image alone: classes that it neither has nor is said to have are left out of its means."""
-        return scores(self.tallies[answer])
+    def scores(self, output: str) -> Scores:
+        """Of this image alone; classes in neither its labels nor its prediction are left out of the means."""
+        return scores(self.tallies[output])
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Counts over the whole split for each answer (see `SegmentationModel.all_logits`), and the images one by one."""
+    """Counts over the whole split for each output (see `SegmentationModel.all_logits`), and each image's scores."""
 
     class_names: tuple[str, ...]
     counts: dict[str, Tensor]
     images: tuple[ImageResult, ...]  # in the order of the data set
-    answer: str  # the one that the model gives when it is simply called
+    output: str  # the model's default
 
-    def scores(self, answer: str | None = None) -> Scores:
-        return scores(self.counts[self.answer if answer is None else answer])
+    def scores(self, output: str | None = None) -> Scores:
+        return scores(self.counts[self.output if output is None else output])
 
     def worst_first(self) -> list[ImageResult]:
         """The images by their own mean IoU; those without a labelled pixel last."""
 
         def key(image: ImageResult) -> tuple[float, int]:
-            value = image.scores(self.answer).mean_iou
+            value = image.scores(self.output).mean_iou
             return (math.inf if math.isnan(value) else value), image.place
 
         return sorted(self.images, key=key)
@@ -85,28 +85,28 @@ def evaluate(
     workers: int = 4,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Runs the model over the split and counts. Answers are compared with the labels at the labels' own size.
+    """Runs the model over the split and counts. Predictions are compared with the labels at the labels' own size.
 
-    Images are decoded and resized ahead by `workers` threads; images of one size may go together (`batch`), which
-    changes nothing but rounding. In a process group each process takes every so many-th image, counts are summed and
-    the images gathered, so that all processes return the same. With `oracle` the model must have that branch; in
-    windows and at other scales it is given the labels of what it is shown.
+    `workers` threads decode and resize ahead; up to `batch` images of equal size run together, which changes nothing
+    but rounding. In a process group images are sharded round-robin over ranks, counts are summed and images gathered,
+    so that all ranks return the same. With `oracle` the model must have that branch; in windows and at other scales it
+    gets the labels of the same part of the image.
     """
     device = torch.device(device)
     compare_classes(model, data)
     if len(data) == 0:
         raise ValueError(f"the split {data.split!r} of {data.name} has no images. Nothing can be evaluated on it.")
-    names = answer_names(model, oracle)
+    names = output_names(model, oracle)
     if oracle and "oracle" not in names:
         raise ValueError("the model has no oracle: its classifier is plain, or the branch was left out.")
     rank, ranks = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-    share = range(rank, len(data), ranks)  # none twice, none left out, whatever the number of processes
+    share = range(rank, len(data), ranks)  # each image once, whatever the number of ranks
     n, was_training = model.num_classes, model.training
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
-    rows = _Rows(names)
+    tallies = _ImageTallies()
     read = _Reader(data, n, scale, inference.ratios)
-    images = ahead(read, share, workers, weigh=_Shown.weigh)
-    groups = by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, weigh=_Shown.weigh)
+    images = prefetch(read, share, workers, nbytes=_LoadedImage.nbytes)
+    groups = batch_by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, nbytes=_LoadedImage.nbytes)
     model.to(device).eval()
     done = 0
     try:
@@ -114,13 +114,13 @@ def evaluate(
             with explain_memory(_describe(group), device), autocast(device, precision):
                 for one, name, counts in _count(group, model, names, inference, data.ignore_index, device):
                     totals[name] += counts
-                    rows.add(one, name, counts)
+                    tallies.add(one, name, counts)
             done += len(group)
             if progress is not None:
                 progress(done, totals)
     finally:
         model.train(was_training)
-    results = rows.finish()
+    results = tallies.finish()
     if ranks > 1:
         results = _gather(results, totals, ranks)
     if [one.place for one in results] != list(range(len(data))):
@@ -134,26 +134,25 @@ def evaluate(
     return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output)
 
 
-class _Shown(NamedTuple):
+class _LoadedImage(NamedTuple):
     place: int
     name: str
     views: list[Tensor]  # uint8 [3, h, w], one for each ratio
     labels: Tensor  # uint8 [H, W]
 
-    def weigh(self) -> int:
-        """Bytes."""
+    def nbytes(self) -> int:
         return self.labels.nbytes + sum(view.nbytes for view in self.views)
 
 
 class _Reader:
-    """Reads an image and its labels, checks them, and resizes the image; run by the threads."""
+    """Reads an image and its labels, checks them, and resizes the image; called in threads."""
 
     def __init__(
         self, data: SegmentationData, num_classes: int, scale: Scale | None, ratios: tuple[float, ...]
     ) -> None:
         self.data, self.num_classes, self.scale, self.ratios = data, num_classes, scale, ratios
 
-    def __call__(self, index: int) -> _Shown:
+    def __call__(self, index: int) -> _LoadedImage:
         sample, name = self.data.read(index), self.data.image_name(index)
         if sample.labels.shape != sample.image.shape[:2]:
             (height, width), (rows, columns) = sample.image.shape[:2], sample.labels.shape
@@ -169,20 +168,20 @@ class _Reader:
                 f"{self.data.name} has {_list(wrong)}. `cacseg data check` finds all of these."
             )
         views = view_image(sample.image, self.scale, self.ratios)
-        return _Shown(index, name, views, torch.from_numpy(np.ascontiguousarray(sample.labels)))
+        return _LoadedImage(index, name, views, torch.from_numpy(np.ascontiguousarray(sample.labels)))
 
 
 def _count(
-    group: list[_Shown],
+    group: list[_LoadedImage],
     model: SegmentationModel,
     names: list[str],
     inference: Inference,
     ignore_index: int,
     device: torch.device,
-) -> Iterator[tuple[_Shown, str, Tensor]]:
-    """The confusion matrix of each answer on each image of a batch, from one pass."""
+) -> Iterator[tuple[_LoadedImage, str, Tensor]]:
+    """The confusion matrix of each output on each image of a batch, from one pass."""
     labels = send(torch.stack([one.labels for one in group]), device)
-    known = _known_labels(model, labels, ignore_index) if "oracle" in names else None
+    known = _oracle_labels(model, labels, ignore_index) if "oracle" in names else None
     shown = collate([one.views for one in group], model, device)
     found = predict_each(networks_of(model, names), shown, (labels.shape[1], labels.shape[2]), inference, known)
     for name, logits in zip(names, found, strict=True):
@@ -190,23 +189,23 @@ def _count(
             yield one, name, confusion(logits[place].argmax(0), labels[place], model.num_classes, ignore_index)
 
 
-def _describe(group: list[_Shown]) -> str:
+def _describe(group: list[_LoadedImage]) -> str:
     height, width = group[0].labels.shape
     return f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
 
 
-class _Rows:
-    """The tallies of the images. They stay on the device for a while, so that nobody waits for each of them."""
+class _ImageTallies:
+    """The tallies of each image, fetched from the device `flush` at a time: each fetch waits for it."""
 
-    def __init__(self, names: list[str], flush: int = 256) -> None:
-        self.names, self.flush = names, flush
+    def __init__(self, flush: int = 256) -> None:
+        self.flush = flush
         self.waiting: dict[tuple[int, str], Tensor] = {}
         self.images: dict[int, ImageResult] = {}
 
-    def add(self, image: _Shown, answer: str, counts: Tensor) -> None:
+    def add(self, image: _LoadedImage, output: str, counts: Tensor) -> None:
         size = (image.labels.shape[0], image.labels.shape[1])
         self.images.setdefault(image.place, ImageResult(image.place, image.name, size, {}))
-        self.waiting[image.place, answer] = torch.stack(tally(counts)).int()
+        self.waiting[image.place, output] = torch.stack(tally(counts)).int()
         if len(self.waiting) >= self.flush:
             self._fetch()
 
@@ -217,19 +216,19 @@ class _Rows:
     def _fetch(self) -> None:
         if self.waiting:
             fetched = torch.stack(list(self.waiting.values())).cpu()
-            for (index, answer), rows in zip(self.waiting, fetched, strict=True):
-                self.images[index].tallies[answer] = Tally(*rows)
+            for (index, output), rows in zip(self.waiting, fetched, strict=True):
+                self.images[index].tallies[output] = Tally(*rows)
             self.waiting.clear()
 
 
-def _known_labels(model: SegmentationModel, labels: Tensor, ignore_index: int) -> Tensor:
-    """Labels as the oracle wants them: with the ignore index that the model was made with."""
+def _oracle_labels(model: SegmentationModel, labels: Tensor, ignore_index: int) -> Tensor:
+    """Labels with the ignore index that the model was made with, for its oracle."""
     assert isinstance(model.classifier, ContextAwareClassifier)
     return torch.where(labels == ignore_index, model.classifier.ignore_index, labels.long())
 
 
 def _gather(images: list[ImageResult], totals: dict[str, Tensor], ranks: int) -> list[ImageResult]:
-    """Sums the counts of all processes in place; everybody's images, in order."""
+    """Sums the counts of all ranks in place; returns the images of all ranks, in order."""
     for counts in totals.values():
         distributed.all_reduce(counts)
     gathered: list[list[ImageResult] | None] = [None] * ranks

@@ -1,4 +1,4 @@
-"""Files and folders of results: written whole or not at all, never over what was there unless asked."""
+"""Folders for results: made and locked, never written over unless asked."""
 
 from __future__ import annotations
 
@@ -8,22 +8,7 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from cacseg._files import write_whole
-
-LOCK = ".lock"  # in a folder that somebody works in
-
-
-def write_file(path: Path, content: bytes | str) -> None:
-    """Writes beside the place and moves it there when it is whole; makes the folder if need be.
-
-    Text is written as UTF-8; what a file's name held that is none goes back to the bytes that it was.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
-    content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-    write_whole(path, content, flush=False)
+LOCK = ".lock"  # in a folder that a process works in
 
 
 def open_folder(path: Path, overwrite: bool) -> None:
@@ -45,8 +30,8 @@ def make_folder(path: Path) -> None:
         raise PermissionError(f"the folder {path} cannot be written to. Choose another.")
 
 
-def lock_folder(folder: Path, doing: str) -> IO[bytes]:
-    """An open file in the folder; until it is closed, or the process ends, no other process gets one."""
+def acquire_lock(folder: Path, doing: str) -> IO[bytes]:
+    """An open file in the folder that no other process can open so, until it is closed or the process ends."""
     file = (folder / LOCK).open("wb")
     if sys.platform == "win32":
         return file

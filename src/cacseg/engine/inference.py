@@ -1,10 +1,9 @@
-"""From images to the scores of each pixel: whole or by sliding windows, at one or several scales, with or without flip.
+"""From images to scores of each pixel: whole or by sliding windows, at one or several scales, with or without flip.
 
 A network is any function from normalised images [b, 3, h, w] to logits [b, n, *, *] of whatever resolution. Its
-logits are brought to the size of its input (bilinear, align_corners=False), windows that overlap are averaged there,
-and the result is brought to the size of the answer; where several scales or a flip are asked for, the softmax
-probabilities of all of them are averaged. All of this happens in float32, summed in place, whatever autocast does to
-the network.
+logits are upsampled to the size of its input (bilinear, align_corners=False), overlapping windows are averaged there,
+and the result is resized to the size that the caller wants; with several scales or a flip the softmax probabilities are
+averaged. All of this is float32, whatever autocast does to the network.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from torch.nn import functional as F
 from cacseg.functional.labels import resize_labels
 
 Network = Callable[[Tensor], Tensor]
-# Several answers from one pass: images, and labels for those that need them, to the logits of one after another.
+# Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
 
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
@@ -64,7 +63,7 @@ class Inference:
 
     @property
     def averages(self) -> bool:
-        """Whether the answer is a mean of probabilities, rather than logits."""
+        """Whether the scores are mean probabilities, rather than logits."""
         return len(self.ratios) > 1 or self.flip
 
 
@@ -74,7 +73,7 @@ def predict(
     size: tuple[int, int],
     inference: Inference = Inference(),  # noqa: B008 (frozen)
 ) -> Float[Tensor, "b n H0 W0"]:
-    """Scores at `size` whose argmax is the answer: float32 logits, or mean probabilities (`inference.averages`)."""
+    """Scores at `size`: float32 logits, or mean probabilities where `inference.averages`. Their argmax is the class."""
     shown = [scale_images(images, ratio) for ratio in inference.ratios]
     return next(predict_each(lambda one, _: [network(one)], shown, size, inference))
 
@@ -87,11 +86,11 @@ def predict_each(
     inference: Inference = Inference(),  # noqa: B008 (frozen)
     labels: Int[Tensor, "b H0 W0"] | None = None,
 ) -> Iterator[Float[Tensor, "b n H0 W0"]]:
-    """The scores of several answers of one network, one after another; `predict` for each of them, from one pass.
+    """The scores of several outputs of one network, one after another: `predict` for each, from one pass.
 
-    `shown` holds the images at each ratio, so that the caller may resize them as it likes, from the original file say.
-    Labels go to the network as the images do: flipped, or resized by nearest neighbour and cut to the window.
-    Full-size scores of a whole image are made only when they are asked for, so one answer's are alive at a time.
+    `shown` holds the images at each ratio, resized by the caller, for example from the original file. Labels go to the
+    network as the images do: flipped, resized by nearest neighbour, cut to the window. Without windows the full-size
+    scores of one output are in memory at a time.
     """
     if len(shown) != len(inference.ratios):
         raise ValueError(f"there must be one image for each of {len(inference.ratios)} ratios; got {len(shown)}.")
@@ -122,25 +121,25 @@ def scale_images(images: Float[Tensor, "b c H W"], ratio: float) -> Float[Tensor
 
 
 class Windows(NamedTuple):
-    """Where the windows of one side begin, and how many of them cover each pixel of it."""
+    """Where the windows of one side begin, and how many windows cover each of its pixels."""
 
     length: int
     starts: list[int]
-    cover: list[int]
+    coverage: list[int]
 
 
 def place_windows(side: int, window: int, stride: int) -> Windows:
     """Windows of one length along a side, every `stride` pixels, the last one shifted back to end with the side."""
     length = min(window, side)
     starts = [min(start, side - length) for start in range(0, side - length + stride, stride)]
-    cover = [sum(start <= place < start + length for start in starts) for place in range(side)]
-    return Windows(length, starts, cover)
+    coverage = [sum(start <= place < start + length for start in starts) for place in range(side)]
+    return Windows(length, starts, coverage)
 
 
 def _logits(
     networks: Networks, images: Tensor, inference: Inference, labels: Tensor | None
 ) -> Iterator[Float[Tensor, "b n H W"]]:
-    """The logits of each answer at the size of the images."""
+    """The logits of each output at the size of the images."""
     if inference.window is None or inference.stride is None:
         for logits in networks(images, labels):
             yield _resize(logits, images.shape[2:])
@@ -168,19 +167,19 @@ def _slide(
         seen = None
         if labels is not None:
             seen = torch.stack([labels[i, y : y + height, x : x + width] for i, y, x in chosen])
-        for answer, logits in enumerate(networks(crops, seen)):
-            if len(totals) == answer:
+        for place, logits in enumerate(networks(crops, seen)):
+            if len(totals) == place:
                 shape = (images.shape[0], logits.shape[1], *images.shape[2:])
                 totals.append(logits.new_zeros(shape, dtype=torch.float32))
             for (i, y, x), scores in zip(chosen, _resize(logits, (height, width)), strict=True):
-                totals[answer][i, :, y : y + height, x : x + width] += scores
-    cover = [torch.tensor(one.cover, dtype=torch.float32).to(images.device) for one in (rows, columns)]
-    for total in totals:  # a grid of windows: what covers a pixel is a product
-        yield total.div_(cover[0][:, None] * cover[1])
+                totals[place][i, :, y : y + height, x : x + width] += scores
+    coverage = [torch.tensor(one.coverage, dtype=torch.float32).to(images.device) for one in (rows, columns)]
+    for total in totals:
+        yield total.div_(coverage[0][:, None] * coverage[1])
 
 
 def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
-    """Scores at another size, in float32 from here on: there is no telling near ties apart in less."""
+    """Scores at another size, in float32: half precision would decide near ties at random."""
     scores = scores.float()
     if tuple(scores.shape[2:]) == tuple(size):
         return scores

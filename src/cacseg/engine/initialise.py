@@ -1,4 +1,4 @@
-"""Starting from a trained model."""
+"""Initialises a model with the weights of a trained one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from cacseg.models.files import TensorFile, read_tensors
 from cacseg.presets import fill_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
-# Belong to a run: another one warms up, anneals and counts its images anew.
-COUNTERS = ("criterion.", "classifier.annealed_scale.", "classifier.presence_head.images_with")
 
 
 def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
@@ -29,10 +27,10 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
 
 
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:
-    """The tensors of a saved model into another of the same kind, in place; gives the names that stayed as they were.
+    """Loads the tensors of a saved model into another of the same kind, in place; returns the names it left alone.
 
-    Classes must be as many, unless `reset_classifier`: classifiers, the auxiliary's too, then keep their initial
-    values wherever the file has none of their shape. Anything else that does not fit is an error and nothing is loaded.
+    Both must have the same number of classes, unless `reset_classifier`: then classifiers, the auxiliary's too, keep their initial
+    values where the file has none that fit. Any other mismatch is an error, and nothing is loaded.
     """
     file, arguments = read_model_file(path)
     count = arguments["num_classes"]
@@ -41,29 +39,20 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             f"{path} is a model of {count} classes, and the data have {model.num_classes}. Set "
             "model.reset_classifier=true to keep everything but the classifiers."
         )
-    ours = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith(COUNTERS)}
+    ours = model.state_dict()
     fits = {name for name, tensor in file.tensors.items() if name in ours and ours[name].shape == tensor.shape}
-    left = [name for name in ours if name not in fits]
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
-        left = [name for name in ours if name not in fits or (name.startswith(CLASSIFIERS) and "projector" not in name)]
-    if read_otherwise := _read_otherwise(arguments, model.arguments):
+        fits = {name for name in fits if not name.startswith(CLASSIFIERS) or "projector" in name}
+    if designs := _different_designs(arguments, model.arguments):
         if not reset_classifier:
             raise ValueError(
-                f"{path} was trained with {read_otherwise[0]}, and this model has {read_otherwise[1]}: its projectors "
-                "would be read in another way. Set model.preset and model.classifier_arguments as they were "
+                f"{path} was trained with {designs[0]}, and this model has {designs[1]}: its projectors would be read "
+                "in another way. Set model.preset and model.classifier_arguments as they were "
                 f"({arguments['preset']}, {arguments.get('classifier_arguments') or {}}), or "
                 "model.reset_classifier=true to start the projectors afresh."
             )
-        left = [name for name in ours if name in left or "_projector." in name]
-    told, asked = ((one.get("classifier_arguments") or {}).get("presence") for one in (arguments, model.arguments))
-    if told and asked and told != asked:
-        if not reset_classifier:
-            raise ValueError(
-                f"{path} was trained with presence={told!r}, and this model has presence={asked!r}, whose layer means "
-                "something else. Set model.classifier_arguments as they were, or model.reset_classifier=true to start "
-                "that layer afresh."
-            )
-        left = [name for name in ours if name in left or "presence_head." in name]
+        fits = {name for name in fits if "_projector." not in name}
+    left = [name for name in ours if name not in fits]
     wrong = left if not reset_classifier else [name for name in left if not name.startswith(CLASSIFIERS)]
     if wrong:
         raise ValueError(
@@ -71,12 +60,12 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             f"{model.arguments['classifier']} {model.arguments['name']}: {len(wrong)} of {len(ours)} tensors are "
             f"missing or of another shape ({', '.join(wrong[:3])}). Nothing was loaded."
         )
-    model.load_state_dict({name: file.tensors[name] for name in ours if name not in left}, strict=False)
+    model.load_state_dict({name: file.tensors[name] for name in ours if name in fits}, strict=False)
     return left
 
 
-def _read_otherwise(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, str] | None:
-    """How two context-aware classifiers of the same shapes are made, in words, where that is not the same way."""
+def _different_designs(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, str] | None:
+    """The formulas of two context-aware classifiers whose projectors are used differently; None if alike."""
     if "plain" in (theirs["classifier"], ours["classifier"]):
         return None
     for branch in ("context_design", "oracle_design"):

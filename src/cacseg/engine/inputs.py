@@ -1,4 +1,4 @@
-"""Which images are meant by files, folders and globs, and a name for each that no other has."""
+"""Finds the images of files, folders and globs, and gives each a unique name."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
 
     Names are paths below the one folder that is given, or below the deepest folder that holds all inputs, so that
     equal file names in different folders stay apart; of files that differ in nothing but the suffix the name keeps it.
-    They are the paths as given and not what symbolic links in them lead to: no name leaves the folder of the answers.
-    What lies in `out` is left out: earlier answers are no images.
+    Symbolic links in them are not resolved, so that no output is written outside of its folder. Images in `out` are
+    skipped: they are earlier predictions.
     """
     found: dict[Path, Path] = {}  # the resolved path, so that none comes twice, and the path as given
     bases: list[Path] = []
@@ -39,8 +39,8 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
         outside = {whole: path for whole, path in found.items() if folder not in whole.parents}
         if found and not outside:
             raise ValueError(
-                f"what lies in {out} is taken for earlier answers, and all {len(found)} images do. Choose another "
-                "folder for the answers."
+                f"what lies in {out} is taken for earlier predictions, and all {len(found)} images do. Choose another "
+                "folder for the output."
             )
         found = outside
     if not found:

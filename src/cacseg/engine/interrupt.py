@@ -27,7 +27,7 @@ class Stopped(Exception):
 class Interrupt(Callback):
     """Remembers a signal until the step is over; a second Ctrl-C ends the process at once.
 
-    `report` is where the words go.
+    `report`: callback for progress messages.
     """
 
     def __init__(self, report: Callable[[str], None]) -> None:
@@ -48,10 +48,10 @@ class Interrupt(Callback):
         self._restore()
 
     def wanted(self, trainer: Trainer) -> bool:
-        """Whether the run should stop after this step; the same answer in every process."""
+        """Whether the run should stop after this step; the same in every process."""
         if trainer.world_size == 1:
             return self.first_time is not None
-        # One number more to agree on in each step; Lightning asks the same of its own handler there.
+        # One more reduction in each step, as Lightning does for its own handler.
         asked = torch.tensor(float(self.first_time is not None), device=trainer.strategy.root_device)
         return bool(trainer.strategy.reduce(asked, reduce_op="sum") > 0)
 

@@ -1,4 +1,4 @@
-"""What a folder of predictions holds: how they were made and which image each belongs to. Resuming reads it."""
+"""The record of a folder of predictions: its options and its finished images. Resuming reads it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cacseg.engine.files import LOCK, lock_folder, make_folder, write_file
+from cacseg._files import write_file
+from cacseg.engine.files import LOCK, acquire_lock, make_folder
 from cacseg.engine.inputs import Input
 
 COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
@@ -20,9 +21,8 @@ COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
 class Journal:
     """`predict.json`, the options, and `index.csv`, a row for each image whose outputs are all in place.
 
-    A row is added after the files it speaks of have been moved to their places, so a kill at any moment costs the
-    images under way and nothing else. A row that was cut short is no row. From its making to the end of its `with`
-    no other process predicts into the folder.
+    A row is added after its image's files are in place, so that a kill costs only the images being processed. A row
+    that was cut short is ignored. The folder is locked from the constructor to the end of the `with` block.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, Any], *, overwrite: bool = False) -> None:
@@ -41,7 +41,7 @@ class Journal:
         if not anew:
             self._compare(written, options)
         with ExitStack() as stack:
-            stack.enter_context(lock_folder(folder, "predicting"))
+            stack.enter_context(acquire_lock(folder, "predicting"))
             for part in folder.rglob(".*.tmp"):  # what a killed process was writing
                 if re.fullmatch(r"\.\d+\.\d+\.tmp", part.name):
                     part.unlink(missing_ok=True)
@@ -56,11 +56,11 @@ class Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Others may write into the folder again."""
+        """Releases the lock of the folder."""
         self._lock.close()
 
     def is_done(self, item: Input) -> bool:
-        """Whether this very image, unchanged, was predicted. An error where its name is another image's."""
+        """Whether this image, unchanged, was predicted. Raises where its name belongs to another image."""
         row = self.rows.get(item.name)
         if row is None:
             return False

@@ -1,4 +1,4 @@
-"""The loaders of one process of a run."""
+"""Data loaders of one process of a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 from cacseg.data import Sample, SegmentationData
 from cacseg.data.transforms import Crop, start_worker
 from cacseg.engine._lightning import LightningDataModule
-from cacseg.engine.stream import Batch, MicroBatches, Picture, TrainStream, ValidationPictures, collate, only
+from cacseg.engine.stream import Batch, MicroBatches, Picture, TrainStream, ValidationPictures, collate, collate_one
 
 
 class Loaders(LightningDataModule):
-    """Training crops from the step at which the trainer stands, and validation images.
+    """Training crops, from the trainer's current step on, and validation images.
 
     Args:
         train, validation: two splits of a data set.
@@ -76,7 +76,7 @@ class Loaders(LightningDataModule):
         return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options())
 
     def val_dataloader(self) -> DataLoader[Picture]:
-        return DataLoader(self.pictures(), batch_size=1, collate_fn=only, **self._options())
+        return DataLoader(self.pictures(), batch_size=1, collate_fn=collate_one, **self._options())
 
     def first_batch(self, step: int) -> Batch:
         """The first batch of this process at a step, read here and now."""
@@ -115,8 +115,8 @@ class Loaders(LightningDataModule):
 
 
 def start_reader(worker: int) -> None:
-    """A reading process in a process group of its own: Ctrl-C in a terminal, and launchers that signal a whole group,
-    reach the process that trains, which ends its readers itself."""
+    """Puts a worker into its own process group, so that Ctrl-C and launchers that signal a whole group reach only the
+    training process, which ends its workers itself."""
     if sys.platform != "win32":
         os.setpgid(0, 0)
     start_worker(worker)

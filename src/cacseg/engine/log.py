@@ -1,4 +1,4 @@
-"""What a run says of itself: metrics.csv, TensorBoard, a progress bar, and a line after each validation."""
+"""Logs of a run: metrics.csv, a progress bar, and a line after each validation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cacseg.engine._lightning import (
     is_first_process,
     rank_zero_only,
 )
-from cacseg.engine.atomic import write_whole
+from cacseg.engine.atomic import write_run_file
 
 METRICS = "metrics.csv"
 SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
@@ -82,7 +82,7 @@ class CsvLog(Logger):
         writer = csv.DictWriter(text, self.columns, restval="")
         writer.writeheader()
         writer.writerows(self.rows)
-        write_whole(self.path, text.getvalue().encode())
+        write_run_file(self.path, text.getvalue().encode())
 
 
 class Log(Callback):
@@ -96,7 +96,7 @@ class Log(Callback):
         self.latest: dict[str, float] = {}
         self.parts: list[Tensor] = []
         self.seen_step = -1
-        self.started = 0.0  # later by as long as validations took: the pace is that of training
+        self.started = 0.0  # moved by the time of each validation: the pace is that of training alone
         self.validating_since = 0.0
         self.first_step = 0
 
@@ -152,7 +152,7 @@ class Bar(RichProgressBar):
 
     def __init__(self, log: Log, batches: int) -> None:
         super().__init__(refresh_rate=4, leave=False, console_kwargs={"stderr": True})
-        self.shown, self.batches = log, batches
+        self.log, self.batches = log, batches
 
     @property
     def total_train_batches(self) -> int:
@@ -162,4 +162,4 @@ class Bar(RichProgressBar):
         return "training"
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return {SHORT.get(name, name): value for name, value in self.shown.latest.items()}
+        return {SHORT.get(name, name): value for name, value in self.log.latest.items()}

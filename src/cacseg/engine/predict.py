@@ -1,4 +1,4 @@
-"""Images to masks, overlays and maps of doubt, as many as there are: read ahead, batched by size, written behind."""
+"""Predicts many images: read ahead in threads, batched by size, written in threads."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from cacseg._files import write_file
 from cacseg.data.decode import decode_image
 from cacseg.data.pictures import overlay, save_index_png
 from cacseg.data.sample import Colour
-from cacseg.engine.ahead import ahead, by_key
 from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
-from cacseg.engine.files import write_file
 from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.inputs import Input
 from cacseg.engine.journal import Journal
+from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.engine.views import Scale, collate, networks_of, view_image
 from cacseg.models.model import SegmentationModel
 
@@ -33,12 +33,12 @@ JPEG_SIDE = 65500  # pixels that a JPEG may be wide or high
 
 
 @dataclass(frozen=True)
-class Outputs:
+class SaveOptions:
     """What is written for each image beside its mask.
 
     Args:
         overlays: the mask over the image, `overlays/NAME.jpg`.
-        confidence: the probability of the answer, `confidence/NAME.png`: 0 to 1 as 0 to 255 (or to 65535).
+        confidence: the probability of the predicted class, `confidence/NAME.png`: 0 to 1 as 0 to 255 (or to 65535).
         entropy: of the probabilities over the logarithm of the class count, `entropy/NAME.png`, scaled likewise.
         opacity: of the overlay's colours.
         bits: 8 or 16, of confidence and entropy maps.
@@ -73,24 +73,22 @@ class Summary(NamedTuple):
     failed: list[Failure]
 
 
-class _Read(NamedTuple):
+class _LoadedImage(NamedTuple):
     item: Input
     image: npt.NDArray[np.uint8]
     views: list[Tensor]
 
-    def weigh(self) -> int:
-        """Bytes."""
+    def nbytes(self) -> int:
         return self.image.nbytes + sum(view.nbytes for view in self.views)
 
 
-class _Answer(NamedTuple):
+class _Prediction(NamedTuple):
     item: Input
     image: npt.NDArray[np.uint8]
     mask: npt.NDArray[np.uint8]
     maps: dict[str, npt.NDArray[np.unsignedinteger]]
 
-    def weigh(self) -> int:
-        """Bytes."""
+    def nbytes(self) -> int:
         return self.image.nbytes + self.mask.nbytes + sum(one.nbytes for one in self.maps.values())
 
 
@@ -100,25 +98,33 @@ def predict_images(
     journal: Journal,
     palette: Sequence[Colour],
     *,
-    outputs: Outputs = Outputs(),  # noqa: B008 (frozen)
+    save: SaveOptions = SaveOptions(),  # noqa: B008 (frozen)
     inference: Inference = Inference(),  # noqa: B008 (frozen)
     scale: Scale | None = None,
-    answer: str | None = None,
+    output: str | None = None,
     device: torch.device | str = "cpu",
     precision: str = "fp32",
     batch: int = 1,
     workers: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
-    """Writes the answer for each image into the journal's folder, at the image's own size.
+    """Writes the prediction of each image into the journal's folder, at the image's own size.
 
-    What the journal knows as done, with all the files that are asked for, is skipped. An image that cannot be read, or
-    does not fit into memory even alone, is a `Failure` and the rest goes on; a file that cannot be written ends it.
-    However large the images are, no more of them wait to be predicted or written than `ahead` has room for.
-    `progress` is told how many images are through, skipped ones among them, and how many of these failed.
+    Args:
+        model: in evaluation mode afterwards, on `device`.
+        inputs: the images. One whose files are all in place by the journal is skipped; one that cannot be read, or does
+            not fit into memory even alone, is a `Failure`, and the rest goes on.
+        journal: of the folder. A file that cannot be written there raises.
+        palette: of masks and overlays.
+        save: which files are written.
+        inference, scale: how images are shown to the model.
+        output: "plain" for the fixed classifier; None is the model's default.
+        device, precision, batch: where and how the model runs; up to `batch` images of equal size run together.
+        workers: threads that read, and as many that write; `prefetch` bounds the memory of images that wait.
+        progress: called with the number of finished images, skipped ones included, and how many of them failed.
     """
-    todo = [item for item in inputs if not _is_done(item, journal, outputs)]
-    runner = _Runner(model, inference, scale, answer, torch.device(device), precision, outputs)
+    todo = [item for item in inputs if not _is_done(item, journal, save)]
+    predictor = _Predictor(model, inference, scale, output, torch.device(device), precision, save)
     failed: list[Failure] = []
 
     def without_failures(results: Iterable[_Kind | Failure]) -> Iterator[_Kind]:
@@ -128,17 +134,17 @@ def predict_images(
             else:
                 yield one
 
-    def write(one: _Answer) -> _Answer:
-        _write(one, journal.folder, palette, outputs)
+    def write(one: _Prediction) -> _Prediction:
+        _write(one, journal.folder, palette, save)
         return one
 
-    images = without_failures(ahead(runner.read, todo, workers, weigh=_weigh))
-    groups = by_key(images, lambda one: one.image.shape, batch, weigh=_weigh)
-    answers = without_failures(one for group in groups for one in runner.answer_all(group))
+    images = without_failures(prefetch(predictor.read, todo, workers, nbytes=_nbytes))
+    groups = batch_by_key(images, lambda one: one.image.shape, batch, nbytes=_nbytes)
+    predictions = without_failures(one for group in groups for one in predictor.predict(group))
     written, skipped = 0, len(inputs) - len(todo)
     if progress is not None:
         progress(skipped, 0)
-    for one in ahead(write, answers, workers, weigh=_weigh):
+    for one in prefetch(write, predictions, workers, nbytes=_nbytes):
         journal.add(one.item, (one.image.shape[0], one.image.shape[1]))
         written += 1
         if progress is not None:
@@ -146,7 +152,7 @@ def predict_images(
     return Summary(written, skipped, failed)
 
 
-class _Runner:
+class _Predictor:
     """The model and how images are shown to it."""
 
     def __init__(
@@ -154,90 +160,90 @@ class _Runner:
         model: SegmentationModel,
         inference: Inference,
         scale: Scale | None,
-        answer: str | None,
+        output: str | None,
         device: torch.device,
         precision: str,
-        outputs: Outputs,
+        save: SaveOptions,
     ) -> None:
         if model.num_classes > 256:
             raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
         self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
-        self.device, self.precision, self.outputs = device, precision, outputs
-        self.networks = networks_of(model, [model.default_output if answer is None else answer])
+        self.device, self.precision, self.save = device, precision, save
+        self.networks = networks_of(model, [model.default_output if output is None else output])
 
-    def read(self, item: Input) -> _Read | Failure:
+    def read(self, item: Input) -> _LoadedImage | Failure:
         try:
             image = decode_image(item.path.read_bytes(), str(item.path))
             height, width = image.shape[:2]
-            if self.outputs.overlays and max(height, width) > JPEG_SIDE:
+            if self.save.overlays and max(height, width) > JPEG_SIDE:
                 return Failure(
                     item.path,
                     f"{item.path} is {width}x{height}; overlays are JPEGs, at most {JPEG_SIDE} pixels wide and high. "
                     "Leave them out with --no-overlays.",
                 )
-            return _Read(item, image, view_image(image, self.scale, self.inference.ratios))
+            return _LoadedImage(item, image, view_image(image, self.scale, self.inference.ratios))
         except (OSError, ValueError, MemoryError) as error:
             return Failure(item.path, str(error))
 
-    def answer_all(self, group: list[_Read]) -> list[_Answer] | list[_Answer | Failure]:
-        """The answers of images of one size; one by one where they do not fit into memory together."""
+    def predict(self, group: list[_LoadedImage]) -> list[_Prediction] | list[_Prediction | Failure]:
+        """The predictions of images of one size; one by one where they do not fit into memory together."""
         try:
-            return self._answer(group)
+            return self._predict(group)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        return [self._answer_alone(one) for one in group]
+        return [self._predict_alone(one) for one in group]
 
-    def _answer_alone(self, one: _Read) -> _Answer | Failure:
+    def _predict_alone(self, one: _LoadedImage) -> _Prediction | Failure:
         height, width = one.image.shape[:2]
         try:
             with explain_memory(f"an image of {width}x{height}", self.device):
-                return self._answer([one])[0]
+                return self._predict([one])[0]
         except ValueError as error:
             return Failure(one.item.path, str(error))
 
-    def _answer(self, group: list[_Read]) -> list[_Answer]:
+    def _predict(self, group: list[_LoadedImage]) -> list[_Prediction]:
         size = (group[0].image.shape[0], group[0].image.shape[1])
         shown = collate([one.views for one in group], self.model, self.device)
         with autocast(self.device, self.precision):
             scores = next(predict_each(self.networks, shown, size, self.inference))
         are_logits = not self.inference.averages
         return [
-            _Answer(one.item, one.image, *_read_scores(each, self.outputs, are_logits))
+            _Prediction(one.item, one.image, *_read_scores(each, self.save, are_logits))
             for one, each in zip(group, scores, strict=True)
         ]
 
 
-def _weigh(one: _Read | _Answer | Failure) -> int:
-    return 0 if isinstance(one, Failure) else one.weigh()
+def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
+    return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _is_done(item: Input, journal: Journal, outputs: Outputs) -> bool:
-    return journal.is_done(item) and all(path.exists() for path in outputs.paths(journal.folder, item.name).values())
+def _is_done(item: Input, journal: Journal, save: SaveOptions) -> bool:
+    return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
 
 
 def _read_scores(
-    scores: Tensor, outputs: Outputs, are_logits: bool
+    scores: Tensor, save: SaveOptions, are_logits: bool
 ) -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[np.unsignedinteger]]]:
-    """The mask of one image and the maps that are wanted, from its scores [n, H, W]."""
+    """The mask of one image, and its confidence and entropy maps where they are saved, from its scores [n, H, W]."""
     mask = scores.argmax(0).to(torch.uint8).cpu().numpy()
     maps: dict[str, Tensor] = {}
-    if outputs.confidence or outputs.entropy:
+    if save.confidence or save.entropy:
         probabilities = scores.softmax(0) if are_logits else scores
-        if outputs.confidence:
+        if save.confidence:
             maps["confidence"] = probabilities.amax(0)
-        if outputs.entropy:
+        if save.entropy:
             maps["entropy"] = torch.special.entr(probabilities).sum(0) / math.log(scores.shape[0])
-    top = 2**outputs.bits - 1
-    dtype = np.uint8 if outputs.bits == 8 else np.uint16
+    top = 2**save.bits - 1
+    dtype = np.uint8 if save.bits == 8 else np.uint16
     return mask, {key: (one.clamp(0, 1) * top).round().cpu().numpy().astype(dtype) for key, one in maps.items()}
 
 
-def _write(one: _Answer, folder: Path, palette: Sequence[Colour], outputs: Outputs) -> None:
+def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
     pictures = {key: Image.fromarray(values) for key, values in one.maps.items()}
-    if outputs.overlays:
-        pictures["overlays"] = Image.fromarray(overlay(one.image, one.mask, palette, outputs.opacity))
-    paths = outputs.paths(folder, one.item.name)
+    if save.overlays:
+        pictures["overlays"] = Image.fromarray(overlay(one.image, one.mask, palette, save.opacity))
+    paths = save.paths(folder, one.item.name)
     for kind, picture in pictures.items():
         content = io.BytesIO()
         if paths[kind].suffix == ".jpg":
@@ -245,5 +251,4 @@ def _write(one: _Answer, folder: Path, palette: Sequence[Colour], outputs: Outpu
         else:
             picture.save(content, "PNG")
         write_file(paths[kind], content.getvalue())
-    paths["masks"].parent.mkdir(parents=True, exist_ok=True)
     save_index_png(paths["masks"], one.mask, palette, overwrite=True)

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before anything is trained."""
+"""Checks before training: folder, disk space, data, model, crop."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cacseg.data import SegmentationData
+from cacseg.data.label_map import MASK_HINT
 from cacseg.engine._lightning import is_first_process
-from cacseg.engine.files import lock_folder
+from cacseg.engine.files import acquire_lock
 from cacseg.models import SegmentationModel
 
-# All that a run leaves which was refused before its first step; the event files hold nothing then.
+# What a run that was refused before its first step may leave; the event files are empty then.
 BEFORE_A_RUN = frozenset({".lock", "tensorboard"})
 
 
@@ -40,19 +41,19 @@ def check_folder(folder: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """No other run trains in the folder meanwhile: a lock of the system's that ends with the process that holds it."""
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keeps other runs out of the folder, by a lock of the operating system that ends with this process."""
     if not is_first_process():
         yield
         return
-    with lock_folder(folder, "training"):
+    with acquire_lock(folder, "training"):
         for part in folder.glob(".*.tmp"):  # what a killed process was writing
             part.unlink(missing_ok=True)
         yield
 
 
 def check_space(folder: Path, checkpoint: int, model: int) -> None:
-    """Room for the files of a run, and for one of each beside the one that it replaces."""
+    """Space for the files of a run, each written beside the one that it replaces."""
     needed = 2 * checkpoint + 3 * model
     here = sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) if folder.is_dir() else 0
     free = shutil.disk_usage(_nearest(folder)).free
@@ -64,7 +65,7 @@ def check_space(folder: Path, checkpoint: int, model: int) -> None:
 
 
 def check_data(train: SegmentationData, validation: SegmentationData) -> None:
-    """Two splits that are not empty and mean the same by their labels."""
+    """Both splits have images, and the same classes and ignore index."""
     for data in (train, validation):
         if len(data) == 0:
             raise ValueError(f"a split must have images; {data.split!r} of {data.name} has none.")
@@ -81,8 +82,27 @@ def check_data(train: SegmentationData, validation: SegmentationData) -> None:
         )
 
 
+def check_foreground(data: SegmentationData) -> None:
+    """With two classes, some pixel has the second: masks of 0 and 255 read as the first class and ignored pixels.
+
+    Reads images until one has it, usually the first.
+    """
+    if len(data.class_names) != 2:
+        return
+    ignored = 0
+    for index in range(len(data)):
+        labels = data.read(index).labels
+        if (labels == 1).any():
+            return
+        ignored += int((labels == data.ignore_index).sum())
+    raise ValueError(
+        f"some pixel must have the second of two classes; none of the {len(data)} images of {data.split!r} of "
+        f"{data.name} has {data.class_names[1]!r} (1), and {ignored} pixels are ignored. {MASK_HINT}"
+    )
+
+
 def check_model(model: SegmentationModel, data: SegmentationData) -> None:
-    """A model of the data's classes."""
+    """The model has the classes and the ignore index of the data."""
     if model.num_classes != len(data.class_names):
         raise ValueError(
             f"the model must have the classes of the data; got {model.num_classes} for the {len(data.class_names)} of "
@@ -98,7 +118,7 @@ def check_model(model: SegmentationModel, data: SegmentationData) -> None:
 def check_crop(
     crop: tuple[int, int], scale: tuple[int, int] | None, ratios: tuple[float, float], sizes: Sequence[tuple[int, int]]
 ) -> None:
-    """A crop that some resized image can fill, or every crop would be padded.
+    """Some resized image can fill the crop; otherwise every crop would be padded.
 
     `sizes` are heights and widths of a few images.
     """

@@ -1,4 +1,4 @@
-"""Random states: kept in checkpoints, and the same again when a run goes on."""
+"""Random states: saved in checkpoints, restored when a run is resumed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def seed_all(*words: int) -> None:
 class Randomness(Callback):
     """Seeds a new run, each process differently, and restores the states of a resumed one.
 
-    Both happen when the training loop starts: whatever drew random numbers before, the first step does not see it.
+    Both happen when the training loop starts, so that random numbers drawn before do not matter.
     """
 
     def __init__(self, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Work that is the same at every call, recorded once as a CUDA graph: a replay costs the host next to nothing."""
+"""Records a function as a CUDA graph and replays it, which costs the host next to nothing."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Generic, TypeVar
 
 import torch
 
-FIRST = 4  # calls before the recording: workspaces, states of the optimiser and compiled kernels come into being
+WARM_UP_CALLS = 4  # before the recording: they create workspaces, optimiser states and compiled kernels
 
 Result = TypeVar("Result")
 
 
 class Replayed(Generic[Result]):
-    """Calls a function that takes nothing from the host and keeps its inputs in place.
+    """Calls a function that reads nothing from the host and keeps its inputs in place.
 
-    On a GPU the first calls run as they are, the next one is recorded, and from then on the recording is replayed: the
-    same kernels on the same memory. Tensors in the result are the same at every replay; copy what is to be kept.
-    Elsewhere every call is a call.
+    On a GPU the first calls run as usual, the next one is recorded, and later ones replay the recording: the same
+    kernels on the same memory. Each replay overwrites the tensors of the result; copy what is to be kept. On other
+    devices the function is just called.
     """
 
     def __init__(self, work: Callable[[], Result], device: torch.device) -> None:
@@ -30,16 +30,16 @@ class Replayed(Generic[Result]):
         if self.stream is None:
             return self.work()
         self.calls += 1
-        if self.calls <= FIRST:
-            return self._aside(self.stream)
+        if self.calls <= WARM_UP_CALLS:
+            return self._on_stream(self.stream)
         if self.recording is None:
             self.recording = self._record(self.stream)
         graph, result = self.recording
         graph.replay()
         return result
 
-    def _aside(self, stream: torch.cuda.Stream) -> Result:
-        """On the stream that will be recorded: autograd remembers where weights were first used."""
+    def _on_stream(self, stream: torch.cuda.Stream) -> Result:
+        """Runs on the stream that will be recorded: autograd remembers the stream of each weight's first use."""
         current = torch.cuda.current_stream(self.device)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):

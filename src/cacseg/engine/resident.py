@@ -1,4 +1,4 @@
-"""A split of a data set that lies on the device whole, as bytes: for many short runs on data that fit."""
+"""A whole split of a data set in device memory, as bytes: for many short runs on data that fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.engine.ahead import ahead
+from cacseg.engine.prefetch import prefetch
 from cacseg.engine.stream import check_sample
 
 READERS = 4  # threads that decode
@@ -19,7 +19,7 @@ READERS = 4  # threads that decode
 
 @dataclass(frozen=True)
 class Resident:
-    """Images of any sizes in one tensor; each lies in the upper left corner of its place."""
+    """Images of any sizes in one tensor, each in the upper left corner of its slot."""
 
     images: Tensor  # uint8 [N, 3, H, W], 0 beyond an image's size
     labels: Tensor  # uint8 [N, H, W], ignored beyond an image's size
@@ -29,12 +29,12 @@ class Resident:
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def of_one_size(self, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images and labels, uint8 [b, 3, h, w] and [b, h, w], up to `most` of one size at a time."""
+    def batches_by_size(self, max_batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images and labels, uint8 [b, 3, h, w] and [b, h, w], up to `max_batch` of equal size at a time."""
         for height, width in sorted({(int(height), int(width)) for height, width in self.sizes}):
             (places,) = np.nonzero((self.sizes == (height, width)).all(1))
-            for first in range(0, len(places), most):
-                chosen = torch.from_numpy(places[first : first + most]).to(self.images.device)
+            for first in range(0, len(places), max_batch):
+                chosen = torch.from_numpy(places[first : first + max_batch]).to(self.images.device)
                 yield self.images[chosen, :, :height, :width], self.labels[chosen, :height, :width]
 
 
@@ -50,7 +50,7 @@ def load_resident(
         check_sample(data, index, sample)
         return sample
 
-    samples = list(ahead(read, indices, readers))
+    samples = list(prefetch(read, indices, readers))
     sizes = np.array([sample.labels.shape for sample in samples], dtype=np.int64)
     height, width = sizes.max(0)
     images = np.zeros((len(samples), 3, height, width), np.uint8)

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Sampler
 from cacseg.data import Sample, SegmentationData
 from cacseg.data.transforms import Crop
 
-# Two generators of one seed that never meet.
+# Two independent generators of one seed.
 _ORDER, _TRANSFORM = 0, 1
 
 
@@ -92,7 +92,7 @@ class ValidationPictures(Dataset[Picture]):
 
 
 def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
-    """Labels are classes or ignored, and belong to the image; looked at as bytes, which costs microseconds."""
+    """Labels have the size of the image and hold classes or the ignore index; checking bytes takes microseconds."""
     labels, count, ignored = sample.labels, len(data.class_names), data.ignore_index
     name = f"{data.name}, {data.split}: {data.image_name(index)}"
     if labels.shape != sample.image.shape[:2]:
@@ -111,7 +111,7 @@ def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
 
 
 class MicroBatches(Sampler[list[int]]):
-    """Without end: the positions that one process reads at a time.
+    """An endless sampler: the positions that one process reads at a time.
 
     A step's `batch` positions are split into `accumulate` parts, one after the other, and each part among the
     processes.
@@ -150,7 +150,7 @@ def collate(crops: Sequence[Crop]) -> Batch:
     )
 
 
-def only(pictures: Sequence[Picture]) -> Picture:
-    """A batch of one: whole images differ in size."""
+def collate_one(pictures: Sequence[Picture]) -> Picture:
+    """A batch of one image: whole images differ in size."""
     (picture,) = pictures
     return picture

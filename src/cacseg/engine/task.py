@@ -1,4 +1,4 @@
-"""What a training step and a validation step are; Lightning's Trainer does the rest."""
+"""The training and validation steps, for Lightning's Trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cacseg.models import SegmentationModel
 
 
 class SegmentationTask(LightningModule):
-    """A model, how its weights move, and how it is looked at meanwhile.
+    """A model with its training loss, optimiser, learning rates and validation scores.
 
     Args:
         model: its `mean`, `std` and `ignore_index` are used.
@@ -92,7 +92,7 @@ class SegmentationTask(LightningModule):
         }
 
     def _normalised(self, images: Tensor, sizes: Tensor | None) -> Tensor:
-        # Kept on the device: to send these six numbers in each step, a GPU would have to be waited for.
+        # Cached on the device: sending six numbers in each step would wait for a GPU.
         if self.mean_and_std is None or self.mean_and_std.device != images.device:
             self.mean_and_std = torch.tensor([self.model.mean, self.model.std], device=images.device)
         mean, std = self.mean_and_std

@@ -1,4 +1,4 @@
-"""A run: a task, its data, a folder that the trained model is left in."""
+"""Trains a task on its data and leaves the trained model in a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cacseg.engine.dryrun import DryRun
 from cacseg.engine.interrupt import Interrupt
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
-from cacseg.engine.preflight import alone_in, check_data, check_model, check_space
+from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
 from cacseg.engine.randomness import Randomness
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.task import SegmentationTask
@@ -84,8 +84,8 @@ def train(
         validate_every, save_every, log_every: in steps; after a validation a checkpoint is saved anyway.
         accelerator, devices, nodes: as Lightning's Trainer takes them; within torchrun its own numbers hold.
         loggers: any of "csv", "tensorboard" and "wandb".
-        passed: called once, by the process that writes, when the dry run has found nothing wrong and no step is done.
-        report: where lines of text go.
+        passed: called once on rank 0, after the dry run and before the first step.
+        report: callback for progress messages.
         progress: whether a progress bar is drawn on stderr.
     """
     folder, model = Path(folder), task.model
@@ -119,10 +119,10 @@ def train(
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
     callbacks: list[Callback] = [DryRun(passed), Randomness(seed), interrupt, *([averaging] if averaging else [])]
     callbacks += [watch, log, *([Bar(log, steps * loaders.accumulate)] if progress else []), checkpoints]
-    with _without_remarks(), alone_in(folder), _matrix_products(precision):
+    with _quiet_lightning(), folder_lock(folder), _matmul_precision(precision):
         trainer = _make_trainer(
             accelerator=accelerator,
-            **_launched(devices, nodes),
+            **_devices_and_nodes(devices, nodes),
             precision=PRECISIONS[precision],
             max_steps=steps,
             max_epochs=-1,
@@ -169,8 +169,8 @@ def _make_trainer(**options: Any) -> Trainer:
 
 
 @contextmanager
-def _matrix_products(precision: Precision) -> Iterator[None]:
-    """TF32 for the matrix products of a "tf32" run, and of no other in this process."""
+def _matmul_precision(precision: Precision) -> Iterator[None]:
+    """TF32 in matrix products while a "tf32" run trains."""
     before = torch.get_float32_matmul_precision()
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
@@ -180,8 +180,8 @@ def _matrix_products(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _launched(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
-    """The devices of this machine and the machines; torchrun has decided on both already."""
+def _devices_and_nodes(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
+    """Devices and nodes for the Trainer; within torchrun its numbers."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return {"devices": devices, "num_nodes": nodes}
     here, everywhere = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
@@ -213,7 +213,7 @@ def _make_wandb(folder: Path) -> Logger:
 
 
 def _has_batch_norm(model: nn.Module) -> bool:
-    """Whether batch statistics are taken anywhere: a frozen normalisation is in evaluation mode."""
+    """Whether any layer takes batch statistics; a frozen normalisation is in evaluation mode."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
 
 
@@ -227,8 +227,8 @@ def _check_synchronisable(trainer: Trainer) -> None:
 
 
 @contextmanager
-def _without_remarks() -> Iterator[None]:
-    """Lightning's hints on what is meant here: few workers, frozen normalisations, what it found and finished."""
+def _quiet_lightning() -> Iterator[None]:
+    """Hides Lightning's progress messages, and its hints about what is intended here."""
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -255,7 +255,7 @@ def _without_remarks() -> Iterator[None]:
 
 @contextmanager
 def _plain_worker_errors() -> Iterator[None]:
-    """An error of a reading process as it was raised there, without that process's traceback in its words."""
+    """Re-raises an error of a loader's worker without the worker's traceback in its message."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -1,4 +1,4 @@
-"""An image on its way to a model: resized on the CPU as the protocol says, batched and normalised on the device."""
+"""Images for a model: resized on the CPU as the protocol says, batched and normalised on the device."""
 
 from __future__ import annotations
 
@@ -38,28 +38,29 @@ def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device:
 
 
 def send(batch: Tensor, device: torch.device) -> Tensor:
-    """To the device, without waiting where that can be."""
+    """Copies a batch to the device, asynchronously to a GPU."""
     if device.type == "cuda":
         return batch.pin_memory().to(device, non_blocking=True)
     return batch.to(device)
 
 
-def answer_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
-    """The names of the answers that `model.all_logits` gives, with labels or without."""
+def output_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
+    """The keys of `model.all_logits`, with labels (`oracle`) or without."""
     classifier = model.classifier
-    if not isinstance(classifier, ContextAwareClassifier):
-        return ["plain"]
-    adapts = classifier.context_design != "none"
-    knows = oracle and classifier.oracle_design != "none"
-    there = {"context": adapts, "mean": adapts, "oracle": knows}
-    return ["plain", *(name for name, wanted in there.items() if wanted)]
+    names = ["plain"]
+    if isinstance(classifier, ContextAwareClassifier):
+        if classifier.context_design != "none":
+            names += ["context", "mean"]
+        if oracle and classifier.oracle_design != "none":
+            names.append("oracle")
+    return names
 
 
 def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
-    """The model as what `predict_each` takes: the logits of the named answers."""
+    """The named outputs of the model, in the form that `predict_each` takes."""
 
     def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-        if list(names) == [model.default_output]:  # no other is made
+        if list(names) == [model.default_output]:  # computes no other
             found = {model.default_output: model.classifier(model.features(images))}
         else:
             found = model.all_logits(images, labels)
@@ -77,10 +78,10 @@ def segment(
     scale: Scale | None,
     device: torch.device,
     precision: str = "fp32",
-    answer: str | None = None,
+    output: str | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """The class of each pixel of one image [H, W, 3]: the model's own answer, or another that it has ("plain")."""
-    names = [model.default_output if answer is None else answer]
+    """The class of each pixel of one image [H, W, 3], by the model's default output or another ("plain")."""
+    names = [model.default_output if output is None else output]
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):
@@ -90,7 +91,7 @@ def segment(
 
 @lru_cache(maxsize=8)
 def _mean_and_std(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
-    """Kept on the device: to send these six numbers with each batch, a GPU would have to be waited for."""
+    """Cached on the device: sending six numbers with each batch would wait for a GPU."""
     return torch.tensor([mean, std], device=device).unbind()
 
 

@@ -8,7 +8,7 @@ from cacseg.engine._lightning import rank_zero_only
 
 
 class WandbLog(WandbLogger):
-    """Lightning's logger, which ends its run with ours: the next one of this process would go on in it."""
+    """Lightning's logger, which also finishes its run: otherwise the next run of this process would continue it."""
 
     @rank_zero_only
     def finalize(self, status: str) -> None:

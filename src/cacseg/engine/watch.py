@@ -1,4 +1,4 @@
-"""Losses that are no numbers end a run before they reach a checkpoint."""
+"""Stops a run whose losses or weights are not finite, before they reach a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ ADVICE = (
 
 
 class Watch(Callback):
-    """Remembers, on the device, the first step whose losses were not finite, and which of them.
+    """Keeps, on the device, the first step at which each loss term was not finite.
 
-    A GPU is not waited for in every step: the memory is read every `every` steps and before each checkpoint. On a
-    CPU it is read in every step.
+    It is read every `every` steps and before each checkpoint, since a read waits for the GPU; on a CPU in every step.
     """
 
     def __init__(self, every: int) -> None:

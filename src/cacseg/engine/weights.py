@@ -1,4 +1,4 @@
-"""Which file a model comes from: a .safetensors, or the folder of a run."""
+"""Finds the weights of a model: a .safetensors, or the folder of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BEST, LAST = "best.safetensors", "last.safetensors"
 
 
 def find_weights(path: str | Path) -> Path:
-    """The file itself; of a run's folder its best model, or the last where none is best yet."""
+    """The file itself; in a run's folder its best model, or the last where there is no best yet."""
     path = Path(path).expanduser()
     if path.is_dir():
         for name in (BEST, LAST):
@@ -24,7 +24,7 @@ def find_weights(path: str | Path) -> Path:
 
 
 def fingerprint(path: Path) -> str:
-    """What tells one file from another: 16 digits of its SHA-256."""
+    """The first 16 digits of the file's SHA-256."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):

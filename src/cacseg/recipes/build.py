@@ -1,4 +1,4 @@
-"""From a configuration to a run: the one place that knows both."""
+"""Builds and runs what a configuration describes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
 from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
-from cacseg.engine.device import cores
+from cacseg.engine.device import available_cores
 from cacseg.engine.inference import Inference
 from cacseg.engine.initialise import load_weights, read_model_file
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.optim import make_optimiser, parameter_groups, polynomial
-from cacseg.engine.preflight import check_crop, check_folder
+from cacseg.engine.preflight import check_crop, check_folder, check_foreground
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
@@ -40,7 +40,7 @@ def run(
     report: Callable[[str], None] = print,
     progress: bool = True,
 ) -> Result:
-    """Trains what a configuration describes, in a folder of its own; with `resume` what the folder holds, further."""
+    """Trains what a configuration describes in a new folder, or with `resume` continues the run in the folder."""
     folder, first = Path(folder), is_first_process()
     saved: SavedConfig | None = None
     if first:
@@ -55,6 +55,8 @@ def run(
             )
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     check_crops(config.data, train_data)
+    if saved is None:
+        check_foreground(train_data)
     seed_all(config.training.seed)
     if saved is None:
         model = make_model(config.model, train_data, report)
@@ -82,10 +84,10 @@ def run(
         )
 
     def begin() -> None:
-        """Not before the dry run: what was refused leaves no folder behind that a corrected run could not use."""
+        """Called after the dry run, so that a refused run leaves no folder that blocks a corrected one."""
         if (folder / CONFIG).exists():
             raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
-        for line in untrained(config.data, model, validation_data):
+        for line in untrained_tap_notes(config.data, model, validation_data):
             report(line)
         write_config(folder, recipe, config, model.arguments)
 
@@ -128,22 +130,22 @@ def open_split(data: DataConfig, split: str) -> SegmentationData:
 
 
 def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -> None:
-    """Before the first step: crops that the images can fill."""
+    """Checks that the first images can fill the crop."""
     sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
     check_crop(data.crop, data.scale, data.ratios, sizes)
 
 
-def untrained(
+def untrained_tap_notes(
     data: DataConfig, model: SegmentationModel, validation: SegmentationData, looked_at: int = 3
 ) -> list[str]:
-    """Lines for what crops are too small to train and the first images of the validation split use."""
+    """Notes on taps of dilated convolutions that crops are too small to train, but validation images use."""
     sizes = [validation.read(index).labels.shape[:2] for index in range(min(looked_at, len(validation)))]
-    return untrained_for(data, model, sizes)
+    return untrained_tap_notes_for(data, model, sizes)
 
 
-def untrained_for(data: DataConfig, model: SegmentationModel, sizes: Iterable[tuple[int, int]]) -> list[str]:
-    """The same for images of these heights and widths: of the highest or the widest of them."""
-    shown = list(dict.fromkeys(_shown(data, *size) for size in sizes))
+def untrained_tap_notes_for(data: DataConfig, model: SegmentationModel, sizes: Iterable[tuple[int, int]]) -> list[str]:
+    """The same for images of these heights and widths; the highest and the widest of them decide."""
+    shown = list(dict.fromkeys(_visible_size(data, *size) for size in sizes))
     largest = (max(shown, key=lambda size: size[side]) for side in (1, 0)) if shown else ()
     try:
         return next(filter(None, (untrained_taps(model, data.crop, size) for size in dict.fromkeys(largest))), [])
@@ -151,8 +153,8 @@ def untrained_for(data: DataConfig, model: SegmentationModel, sizes: Iterable[tu
         return []
 
 
-def _shown(data: DataConfig, height: int, width: int) -> tuple[int, int]:
-    """What a model sees of such an image at once: all of it, resized, or a window."""
+def _visible_size(data: DataConfig, height: int, width: int) -> tuple[int, int]:
+    """Height and width of what the model sees at once of such an image: all of it, resized, or a window."""
     if data.val_scale is not None:
         height, width = keep_ratio(height, width, data.val_scale)
     return (height, width) if data.window is None else (min(height, data.window[0]), min(width, data.window[1]))
@@ -217,7 +219,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
 
 
 def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """How the model of a file dilates, where this one has the same head or backbone, whatever either is called.
+    """The dilation settings of a saved model, where this one has the same head or backbone.
 
     A file from before there was a choice has what there was.
     """
@@ -251,7 +253,7 @@ def make_loaders(config: Config, train_data: SegmentationData, validation_data: 
         batch=options.batch,
         accumulate=options.accumulate,
         seed=options.seed,
-        workers=min(options.workers, cores()),  # how many there are changes nothing but the time
+        workers=min(options.workers, available_cores()),  # how many there are changes nothing but the time
     )
 
 

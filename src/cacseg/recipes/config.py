@@ -1,12 +1,12 @@
-"""A whole run, typed: what a recipe returns, what --set changes and what config.json holds."""
+"""The typed configuration of a run: recipes return it, --set changes it, config.json holds it."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -52,7 +52,7 @@ Dilations = Annotated[
 
 
 class Section(BaseModel):
-    """Frozen, and without room for a mistyped key. What stands below a field is what `--settings` says of it."""
+    """Frozen; unknown keys are errors. The string below a field is its description in `--settings`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -73,7 +73,7 @@ class ModelConfig(Section):
     weights: str | None = None
     """A whole model to start from, a .safetensors of ours; none: the backbone alone may have weights."""
     reset_classifier: bool = False
-    """With model.weights of other classes: start the classifiers afresh."""
+    """With model.weights of other classes: initialise the classifiers anew."""
     pretrained: bool = False
     """timm downloads weights of the backbone, where no file is given."""
     backbone_weights: str | None = None
@@ -93,9 +93,9 @@ class ModelConfig(Section):
     auxiliary_average: Literal["labelled", "all"] | None = None
     """Of the auxiliary loss, a mean over labelled pixels or over all; none: as model.preset, plain classifiers too."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """A share, before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
+    """Channel dropout before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """A share of the backbone's blocks that a step leaves out; none: the model's own."""
+    """Stochastic depth of the backbone; none: the model's own."""
     output_stride: Literal[8, 16, 32] | None = None
     """Pixels of the image to one of the backbone's last map; none: the model's own."""
     dilated_blocks: Literal["first", "all", "auto"] | None = None
@@ -130,9 +130,9 @@ class DataConfig(Section):
     scale: Sides | None = None
     """Long and short side that images are fitted into, in pixels; none: as they are."""
     ratios: Ratios = (0.5, 2.0)
-    """The least and the most that an image is scaled by before it is cropped, at random between them."""
+    """Least and largest random scaling of an image before it is cropped."""
     max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
-    """One class has less than this of a crop's labelled pixels, if ten tries find such; 1: any crop will do."""
+    """Largest share of a crop's labelled pixels that one class may have, tried ten times; 1: any crop."""
     flip: Share = 0.5
     """The probability that a crop is mirrored."""
     distort: bool = True
@@ -161,7 +161,7 @@ class OptimiserConfig(Section):
     momentum: Share = 0.9
     """Of SGD alone."""
     betas: Betas = (0.9, 0.999)
-    """Of AdamW alone: what is kept of the mean and of the mean square of the gradients."""
+    """Of AdamW alone."""
     decay_normalisation: bool = True
     """false: no decay of normalisations, positions, relative-position biases."""
     multipliers: dict[str, NotNegative] = {}
@@ -176,11 +176,11 @@ class ScheduleConfig(Section):
     steps: Count
     """Steps of the whole run."""
     power: NotNegative = 0.9
-    """Of the polynomial by which the rate falls; 1: a line, 0: it does not fall."""
+    """Of the polynomial decay; 1: linear, 0: none."""
     minimum: NotNegative = 0.0
     """The rate at the end."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps until the rate is whole; 0: no warm-up."""
+    """Steps of the linear warm-up; 0: none."""
     warmup_ratio: Share = 1e-6
     """The share of the rate that the warm-up starts from."""
 
@@ -199,7 +199,7 @@ class TrainingConfig(Section):
     compile: bool = False
     """torch.compile of the training step."""
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Of a moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
+    """Of an exponential moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
     synchronise_batch_norm: bool = True
     """Batch statistics over all devices, where there are several; needs CUDA."""
     freeze_batch_norm: bool = False
@@ -244,14 +244,12 @@ class Config(Section):
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A configuration that differs in a few places: `change(config, {"optimiser.rate": 0.001})`."""
     values = config.model_dump()
-    known = dict(flat(config))
+    known = setting_names()
     for key, value in changes.items():
         section, _, rest = key.partition(".")
         field, _, entry = rest.partition(".")
         if f"{section}.{field}" not in known or (entry and not isinstance(values[section][field], dict)):
-            nearest = difflib.get_close_matches(key, known, n=3) or [name for name in known if key in name][:3]
-            hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "`cacseg train --settings` lists them all."
-            raise ValueError(f"there is no setting {key!r}. {hint}")
+            raise ValueError(unknown_setting(key))
         if entry:
             values[section][field] = {**values[section][field], entry: value}
         else:
@@ -264,13 +262,56 @@ def validated(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        found: dict[str, str] = {}
+        unknown: list[str] = []
+        wrong: dict[str, str] = {}
         for problem in error.errors():
             key, words = ".".join(str(part) for part in problem["loc"][:2]), problem["msg"]
-            own = problem["type"] == "value_error"
-            words = words.removeprefix("Value error, ") if own else words.lower()
-            found.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
-        raise ValueError("; ".join(found.values()) + ".") from None
+            if problem["type"] == "extra_forbidden" and "." in key:
+                unknown.append(unknown_setting(key))
+            elif problem["type"] == "extra_forbidden":
+                sections = list(Config.model_fields)
+                hint = suggest(key, sections, f"There are {', '.join(sections)}.")
+                unknown.append(f"there is no section {key!r}. {hint}")
+            elif problem["type"] == "missing":
+                wrong.setdefault(key, f"{key} is missing")
+            else:
+                own = problem["type"] == "value_error"
+                words = words.removeprefix("Value error, ") if own else words.lower()
+                wrong.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
+        raise ValueError(" ".join([*unknown, *(["; ".join(wrong.values()) + "."] if wrong else [])])) from None
+
+
+def setting_names() -> list[str]:
+    """Every setting, "section.field"."""
+    sections = ((name, field.annotation) for name, field in Config.model_fields.items())
+    return [f"{section}.{field}" for section, kind in sections for field in cast(type[Section], kind).model_fields]
+
+
+def unknown_setting(key: str) -> str:
+    """An error for a setting that does not exist, with the same field of another section, or the nearest settings."""
+    known, otherwise = setting_names(), "`cacseg train --settings` lists them all."
+    section, _, field = key.partition(".")
+    elsewhere = [name for name in known if name.endswith(f".{field or section}")]
+    if elsewhere:
+        hint = _question(elsewhere)
+    elif field and section in Config.model_fields:  # by the field alone: the section would make all of them alike
+        inside = [name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")]
+        nearest = difflib.get_close_matches(field, inside, n=3)
+        hint = _question(f"{section}.{name}" for name in nearest) if nearest else otherwise
+    else:
+        hint = suggest(key, known, otherwise)
+    return f"there is no setting {key!r}. {hint}"
+
+
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known names nearest to a mistyped one, as a question; `otherwise` where none is near."""
+    known = list(known)
+    nearest = difflib.get_close_matches(name, known, n=3) or [one for one in known if name in one][:3]
+    return _question(nearest) if nearest else otherwise
+
+
+def _question(names: Iterable[str]) -> str:
+    return f"Did you mean {' or '.join(names)}?"
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

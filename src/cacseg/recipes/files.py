@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacseg._version import __version__
-from cacseg.engine.atomic import write_whole
+from cacseg.engine.atomic import write_run_file
 from cacseg.models.description import keep_preset, preset_values
 from cacseg.recipes.config import Config, flat, validated
 
 CONFIG = "config.json"
 JOB_FORMAT = "cacseg job 1"  # of a study's job, which holds a configuration as well
 
-# What may be another when a run goes on: it changes when and where things happen, not what is learnt. Files that a
-# run started from are not read again.
-HARMLESS = frozenset(
+# Settings that may differ when a run is resumed: they change when and where things happen, not what is learnt. Files
+# that a run started from are not read again.
+RESUMABLE_CHANGES = frozenset(
     {
         "data.root",
         "model.weights",
@@ -52,7 +52,7 @@ def write_config(folder: Path, recipe: str, config: Config, model_arguments: Map
         "model_arguments": dict(model_arguments),
         "preset_values": preset_values(model_arguments),
     }
-    write_whole(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+    write_run_file(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_config(path: str | Path) -> SavedConfig:
@@ -79,10 +79,13 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
             content = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}).") from error
-        if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
-            return path.stem, validated(content)
         if isinstance(content, dict) and content.get("format") == JOB_FORMAT and "config" in content:
-            return path.stem, validated(content["config"])
+            content = content["config"]
+        if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
+            try:
+                return path.stem, validated(content)
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
     saved = read_config(path)
     return saved.recipe, saved.config
 
@@ -93,5 +96,5 @@ def differences(before: Config, now: Config) -> list[str]:
     return [
         f"{key} was {first[key]!r}, now {second[key]!r}"
         for key in first
-        if key not in HARMLESS and first[key] != second[key]
+        if key not in RESUMABLE_CHANGES and first[key] != second[key]
     ]

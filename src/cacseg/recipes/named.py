@@ -6,7 +6,6 @@ def my_streets() -> Config:
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from cacseg.recipes.config import (
     ScheduleConfig,
     TrainingConfig,
     change,
+    suggest,
 )
 
 
@@ -111,7 +111,7 @@ def camvid() -> Config:
 
 
 def msrc21() -> Config:
-    """Photographs of 320x213 or so, learnt better unscaled: docs/results-centred.md, a stronger plain."""
+    """Photographs of 320x213 or so; models learn more from them unscaled."""
     return change(camvid(), {"data.name": "msrc21", "data.crop": (208, 256), "data.ratios": (1.0, 1.0)})
 
 
@@ -142,6 +142,4 @@ def find_recipe(name: str) -> Config:
     """The configuration of a recipe; a mistyped name gets the nearest."""
     if name in RECIPES:
         return RECIPES[name].make()
-    nearest = difflib.get_close_matches(name, RECIPES, n=3) or [key for key in RECIPES if name in key][:3]
-    hint = f"Did you mean {' or '.join(nearest)}?" if nearest else "`cacseg train --list` shows them."
-    raise ValueError(f"there is no recipe {name!r}. {hint}")
+    raise ValueError(f"there is no recipe {name!r}. {suggest(name, RECIPES, '`cacseg train --list` shows them.')}")

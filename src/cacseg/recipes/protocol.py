@@ -1,4 +1,4 @@
-"""On what a model is evaluated, and how images are shown to it: as its run says, else as the data set's recipes do."""
+"""The data and protocol that a model is evaluated with: those of its run, else those of the data set's recipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def data_of_run(weights: Path) -> DataConfig | None:
 def data_to_evaluate(
     weights: Path, *, name: str | None = None, root: str | None = None, split: str | None = None
 ) -> DataConfig:
-    """What the run of the weights was validated on, with what is given in its place.
+    """The data that the run of the weights was validated on, with the given changes.
 
     For another data set than the run's, or weights without a run, the published protocol of that data set holds;
     where none is published, images are shown whole, at their own size. Without a name it is guessed by the layout.
@@ -27,8 +27,8 @@ def data_to_evaluate(
     run = data_of_run(weights)
     if run is not None and run.name == "synthetic" and name is None and root is not None:
         raise ValueError(
-            f"{weights} was trained on 'synthetic', which lies nowhere; got --data {root}. Say with --name what lies "
-            "there (folder, camvid, ...), or leave --data out."
+            f"{weights} was trained on 'synthetic', which has no folder; got --data {root}. Give the --name of what "
+            "is there (folder, camvid, ...), or leave --data out."
         )
     if run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})

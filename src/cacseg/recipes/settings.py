@@ -1,4 +1,4 @@
-"""Every setting in words: what `cacseg train --settings` prints."""
+"""Describes every setting, for `cacseg train --settings`."""
 
 from __future__ import annotations
 

@@ -34,13 +34,13 @@ def summary_table(results: Mapping[str, Scores], title: str = "") -> Table:
 
 
 def class_table(evaluation: Evaluation) -> Table:
-    """A row for each class: its share of the labelled pixels, its IoU by each answer, and its accuracy."""
+    """A row for each class: its share of the labelled pixels, its IoU by each output, and its accuracy."""
     table = Table(title="IoU of each class")
     table.add_column("class")
     table.add_column("pixels %", justify="right")
     for name in evaluation.counts:
         table.add_column(name, justify="right")
-    table.add_column(f"accuracy\n({evaluation.answer})", justify="right")
+    table.add_column(f"accuracy\n({evaluation.output})", justify="right")
     for name, *cells in _class_cells(evaluation):
         table.add_row(escape(name), *cells)  # a class may be called "car [parked]"
     return table
@@ -52,17 +52,17 @@ def markdown(evaluation: Evaluation, title: str) -> str:
     rows = [[name, *(percent(getattr(evaluation.scores(name), key)) for key in TITLES)] for name in evaluation.counts]
     lines += _markdown_table(["", *TITLES.values()], rows)
     lines += ["", "## Classes", ""]
-    header = ["class", "pixels", *(f"IoU {name}" for name in evaluation.counts), f"accuracy {evaluation.answer}"]
+    header = ["class", "pixels", *(f"IoU {name}" for name in evaluation.counts), f"accuracy {evaluation.output}"]
     lines += _markdown_table(header, _class_cells(evaluation))
     return "\n".join(lines) + "\n"
 
 
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """Everything but the single images; undefined scores are None."""
-    answers = {}
+    outputs = {}
     for name, counts in evaluation.counts.items():
         found, sums = evaluation.scores(name), tally(counts)
-        answers[name] = {
+        outputs[name] = {
             **{key: _number(getattr(found, key)) for key in TITLES},
             "classes": [
                 {
@@ -75,11 +75,11 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
                 for k, class_name in enumerate(evaluation.class_names)
             ],
         }
-    return {"images": len(evaluation.images), "answer": evaluation.answer, "answers": answers}
+    return {"images": len(evaluation.images), "output": evaluation.output, "outputs": outputs}
 
 
 def image_csv(evaluation: Evaluation) -> str:
-    """A row for each image, the worst (by the model's own answer) first."""
+    """A row for each image, the worst (by the model's default output) first."""
     names = list(evaluation.counts)
     rows = []
     for image in evaluation.worst_first():
@@ -116,9 +116,9 @@ def class_csv(evaluation: Evaluation) -> str:
     return to_csv(header + [f"iou_{name}" for name in names] + [f"accuracy_{name}" for name in names], rows)
 
 
-def confusion_csv(evaluation: Evaluation, answer: str) -> str:
+def confusion_csv(evaluation: Evaluation, output: str) -> str:
     """The counts: a row for each label, a column for each prediction."""
-    rows = zip(evaluation.class_names, evaluation.counts[answer].tolist(), strict=True)
+    rows = zip(evaluation.class_names, evaluation.counts[output].tolist(), strict=True)
     return to_csv(["labelled \\ predicted", *evaluation.class_names], [[name, *counts] for name, counts in rows])
 
 
@@ -133,9 +133,9 @@ def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _class_cells(evaluation: Evaluation) -> list[list[str]]:
     found = {name: evaluation.scores(name) for name in evaluation.counts}
-    labelled = tally(evaluation.counts[evaluation.answer]).labelled.double()
+    labelled = tally(evaluation.counts[evaluation.output]).labelled.double()
     shares = (labelled / labelled.sum()).tolist()
-    accuracy = found[evaluation.answer].accuracy
+    accuracy = found[evaluation.output].accuracy
     return [
         [
             name,

@@ -1,4 +1,4 @@
-"""A folder with all that an evaluation found."""
+"""Writes the results of an evaluation into a folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from cacseg._files import write_file
 from cacseg.data.pictures import save_picture
 from cacseg.data.sample import SegmentationData
 from cacseg.engine.evaluate import Evaluation
-from cacseg.engine.files import write_file
 from cacseg.engine.inference import Inference
 from cacseg.engine.views import Scale, segment
 from cacseg.models.model import SegmentationModel
@@ -24,7 +24,7 @@ from cacseg.reports.tables import as_json, class_csv, confusion_csv, image_csv, 
 def write_evaluation(
     folder: Path,
     found: Evaluation,
-    how: Mapping[str, Any],
+    facts: Mapping[str, Any],
     model: SegmentationModel,
     data: SegmentationData,
     *,
@@ -36,10 +36,11 @@ def write_evaluation(
 ) -> None:
     """scores.json, report.md, classes.csv, images.csv, confusion_*.csv and *.png, worst.png.
 
-    The worst images go through the model once more: their predictions were not kept.
+    `facts` join the scores in scores.json: how the evaluation was run. The worst images go through the model once more:
+    their predictions were not kept.
     """
     title = f"{data.name} {data.split}"
-    write_file(folder / "scores.json", json.dumps({**how, **as_json(found)}, indent=2) + "\n")
+    write_file(folder / "scores.json", json.dumps({**facts, **as_json(found)}, indent=2) + "\n")
     write_file(folder / "report.md", markdown(found, title))
     write_file(folder / "classes.csv", class_csv(found))
     write_file(folder / "images.csv", image_csv(found))
@@ -57,12 +58,12 @@ def write_evaluation(
             for one in samples
         ]
         model.train(was_training)
-        values = [percent(image.scores(found.answer).mean_iou) for image in chosen]
+        values = [percent(image.scores(found.output).mean_iou) for image in chosen]
         sheet = comparison_sheet(
             samples,
             [f"{image.name}   mIoU {value}" for image, value in zip(chosen, values, strict=True)],
             [masks],
-            [found.answer],
+            [found.output],
             class_names=data.class_names,
             palette=data.palette,
             ignore_index=data.ignore_index,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from cacseg.engine.files import write_file
+from cacseg._files import write_file
 
 State = dict[str, Any]  # tensors, numbers, strings, lists and dictionaries
 

@@ -25,10 +25,10 @@ from cacseg.engine.device import autocast
 from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.resident import Resident, load_resident
-from cacseg.engine.views import answer_names, networks_of
+from cacseg.engine.views import networks_of, output_names
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
-from cacseg.recipes.build import make_model, open_split, untrained_for
+from cacseg.recipes.build import make_model, open_split, untrained_tap_notes_for
 from cacseg.recipes.config import Config
 from cacseg.study.halfway import Halfway
 from cacseg.study.plan import Job
@@ -94,7 +94,7 @@ def run_job(
         warnings.simplefilter("always")
         model = make_model(config.model, data.source, lambda text: None).to(device)
     noted = [str(one.message) for one in caught]
-    noted += untrained_for(config.data, model, map(tuple, data.scored.sizes.tolist()))
+    noted += untrained_tap_notes_for(config.data, model, map(tuple, data.scored.sizes.tolist()))
     # Not with cudnn.benchmark: its search, by fourteen jobs at once, took each of them as long as 400 steps.
     trained = train_model(config, model, data.train, progress, graphs=graphs, halfway=halfway)
     start = time.perf_counter()
@@ -130,11 +130,11 @@ def score_model(config: Config, model: SegmentationModel, split: Resident) -> di
     layout = torch.channels_last if config.training.channels_last else torch.contiguous_format
     mean, std = torch.tensor([model.mean, model.std], device=device)
     inference = Inference(window=config.data.window, stride=config.data.stride, window_batch=EVALUATED_AT_ONCE)
-    names = answer_names(model, oracle=True)
+    names = output_names(model, oracle=True)
     networks = networks_of(model, names)
     counts: dict[str, Tensor] = {}
     model.eval()
-    for images, labels in split.of_one_size(EVALUATED_AT_ONCE):
+    for images, labels in split.batches_by_size(EVALUATED_AT_ONCE):
         shown = normalise(images, mean, std).contiguous(memory_format=layout)
         with autocast(device, cast(config.training.precision)):
             size = labels.shape[1], labels.shape[2]

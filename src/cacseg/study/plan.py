@@ -12,25 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from cacseg.engine.inference import Inference
-from cacseg.models.backbones import choose_blocks
-from cacseg.models.deeplabv3plus import DILATIONS
-from cacseg.models.zoo import find_architecture
-from cacseg.presets import DEFAULT, fill_preset, or_default
+from cacseg.presets import fill_preset
 from cacseg.recipes.config import Config, change, flat
-from cacseg.recipes.files import HARMLESS, JOB_FORMAT
+from cacseg.recipes.files import JOB_FORMAT, RESUMABLE_CHANGES
 from cacseg.recipes.named import find_recipe
 from cacseg.study.file import Settings, Study, check_known, check_undecided
 from cacseg.study.results import AXES, Cell
 
 WEIGHTS = ("model.weights", "model.backbone_weights")
 # Not part of a digest: the seed, which is part of the id, and what changes nothing that is learnt.
-_UNSEEN = (HARMLESS - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
-# Settings that came later, and what they were before: there a digest is the one that older results have.
-_LATER: dict[str, tuple[Any, ...]] = {
-    "model.dilations": (None, list(DILATIONS)),
-    "model.dilated_blocks": (None, "first"),
-    "model.pad_to_stride": (False,),
-}
+_UNSEEN = (RESUMABLE_CHANGES - {*WEIGHTS, "model.pretrained"}) | {"training.seed"}
 # What a job cannot do, with the value that it needs and why.
 _NEEDED: dict[str, tuple[Any, str]] = {
     "data.max_share": (1.0, "crops are drawn before labels are seen"),
@@ -100,8 +91,6 @@ def make_plan(
             check_supported(config)
             digest = digest_of(config, choice.held_out)
             beside = change(find_recipe(choice.recipe), _merged(*layers[:-1], decided))
-            if beside.model.preset == DEFAULT:  # which arms say for themselves; older results have the default of then
-                beside = change(beside, {"model.preset": "centred"})
             shared = digest_of(beside, choice.held_out)
         except (ValueError, OSError) as error:
             raise ValueError(f"{where}: {error}") from error
@@ -157,34 +146,14 @@ def check_supported(config: Config) -> None:
 
 
 def digest_of(config: Config, held_out: float | None) -> str:
-    """Sixteen letters that are the same for the same settings, weights by their content; the seed left out."""
+    """Sixteen hexadecimal digits, equal for equal settings; weights count by their content, the seed not at all."""
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
-    model = config.model
-    if model.dilated_blocks == "auto" and model.weights is None:  # what it stands for
-        architecture = find_architecture(model.name, model.backbone)
-        stride = or_default(model.output_stride, architecture.output_stride)
-        seen["model.dilated_blocks"] = choose_blocks("auto", architecture.backbone, stride)
-    # But None is what the model of a file has, where there is one.
-    later = {key: before for key, before in _LATER.items() if model.weights is None or None not in before}
-    seen = {key: value for key, value in seen.items() if value not in later.get(key, ())}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
     # What a preset fills in today, not its name; a plain classifier has none.
-    seen["model.preset"] = None
-    if model.classifier != "plain":
-        filled, given = _filled_in(model.preset), dict(seen["model.loss_arguments"])
-        # Older results gave the overlap its weight by hand: from a preset or from there it is the same setting.
-        weight = or_default(given.pop("overlap_weight", None), filled.pop("overlap_weight", 0.0))
-        if weight != 0.0:
-            given["overlap_weight"] = float(weight)
-        seen |= {"model.preset": filled, "model.loss_arguments": given}
+    is_plain = config.model.classifier == "plain"
+    seen["model.preset"] = None if is_plain else fill_preset(config.model.preset)._asdict()
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _filled_in(preset: str) -> dict[str, Any]:
-    """What a preset fills in, but for defaults: a difference that presets learn later leaves old digests alone."""
-    values = fill_preset(preset)
-    return {name: value for name, value in values._asdict().items() if value != values._field_defaults.get(name)}
 
 
 @lru_cache

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cacseg.engine.files import write_file
+from cacseg._files import write_file
 from cacseg.recipes.files import JOB_FORMAT
 from cacseg.study.file import check_known
 

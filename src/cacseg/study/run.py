@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cacseg.data import SegmentationData
-from cacseg.engine.files import lock_folder, make_folder
+from cacseg.engine.files import acquire_lock, make_folder
 from cacseg.study.classes import write_classes
 from cacseg.study.plan import Job
 from cacseg.study.pool import Failed, Finished, Message, Report, Saving, run_jobs
@@ -102,7 +102,7 @@ def run_study(
     after so many seconds (None: never), so that whatever interrupts a study it goes on from there.
     """
     make_folder(folder / JOBS)
-    with lock_folder(folder, "running a study"):
+    with acquire_lock(folder, "running a study"):
         records, jobs = look_at(folder, plan)
         for scratch in (folder / JOBS).glob(".*.tmp"):  # of a process that was ended while it wrote
             scratch.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Work done ahead of the one who needs it, in order; and things of one size put together."""
+"""Ordered thread prefetch; batching of equal-sized items."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-LIMIT = 2**30  # bytes that wait, of each stage of the work
+MAX_BYTES = 2**30  # of results that wait, in each stage of the work
 
 
-def ahead(
+def prefetch(
     function: Callable[[T], R],
     items: Iterable[T],
     workers: int,
     depth: int | None = None,
     *,
-    weigh: Callable[[R], int] | None = None,
-    limit: int = LIMIT,
+    nbytes: Callable[[R], int] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> Iterator[R]:
-    """`map(function, items)`, at most `depth` results (four for each worker) ahead, in threads.
+    """`map(function, items)` in threads, in order, with at most `depth` results ahead (four for each worker).
 
-    Threads suffice for decoding, resizing and writing pictures, which leave the interpreter alone; nothing is copied
-    between processes and an error arrives where its result would have. `workers=0` does the work in place. `weigh`
-    gives the bytes of a result: then no more are ahead than fit into `limit`, were all as large as the largest so far.
+    Threads suffice for decoding, resizing and writing pictures, which release the interpreter's lock; nothing is copied
+    between processes, and an error is raised where its result would have come. `workers=0` works in the caller's
+    thread. `nbytes` gives the size of a result: then only as many are ahead as fit into `max_bytes`, if all were as
+    large as the largest so far.
     """
     if workers < 0:
         raise ValueError(f"workers must be 0 or more; got {workers}.")
@@ -41,12 +42,12 @@ def ahead(
         try:
             for item in items:
                 waiting.append(pool.submit(function, item))
-                if weigh is not None:
+                if nbytes is not None:
                     finished = (one.result() for one in waiting if one.done() and one.exception() is None)
-                    largest = max([largest, *map(weigh, finished)])
-                while len(waiting) >= _room(depth, workers, largest, limit, weigh is not None):
+                    largest = max([largest, *map(nbytes, finished)])
+                while len(waiting) >= (depth if nbytes is None else _max_waiting(depth, workers, largest, max_bytes)):
                     result = waiting.popleft().result()
-                    largest = largest if weigh is None else max(largest, weigh(result))
+                    largest = largest if nbytes is None else max(largest, nbytes(result))
                     yield result
             while waiting:
                 yield waiting.popleft().result()
@@ -55,42 +56,41 @@ def ahead(
                 future.cancel()
 
 
-def _room(depth: int, workers: int, largest: int, limit: int, weighed: bool) -> int:
-    if not weighed:
-        return depth
-    return max(1, min(depth, limit // largest)) if largest else min(depth, workers)  # one each, until sizes are known
+def _max_waiting(depth: int, workers: int, largest: int, max_bytes: int) -> int:
+    """One for each worker until the first size is known."""
+    return max(1, min(depth, max_bytes // largest)) if largest else min(depth, workers)
 
 
-def by_key(
+def batch_by_key(
     items: Iterable[T],
     key: Callable[[T], Hashable],
     batch: int,
     pending: int | None = None,
     *,
-    weigh: Callable[[T], int] | None = None,
-    limit: int = LIMIT,
+    nbytes: Callable[[T], int] | None = None,
+    max_bytes: int = MAX_BYTES,
 ) -> Iterator[list[T]]:
     """Lists of up to `batch` items with equal keys, each as soon as it is full.
 
-    At most `pending` items (four batches), and of their bytes by `weigh` at most `limit`, are held back; past that the
-    list that was begun first goes as it is.
+    At most `pending` items (four batches), and at most `max_bytes` of them by `nbytes`, wait for their list to fill;
+    beyond that the oldest list is yielded as it is.
     """
     if batch < 1:
         raise ValueError(f"a batch must have at least 1 image; got {batch}.")
     pending = 4 * batch if pending is None else pending
     lists: dict[Hashable, list[T]] = {}
-    held = weight = 0
+    held = held_bytes = 0
     for item in items:
         kind = key(item)
         lists.setdefault(kind, []).append(item)
         held += 1
-        weight += 0 if weigh is None else weigh(item)
+        held_bytes += 0 if nbytes is None else nbytes(item)
         if len(lists[kind]) < batch:
-            if held <= pending and weight <= limit:
+            if held <= pending and held_bytes <= max_bytes:
                 continue
             kind = next(iter(lists))
         ready = lists.pop(kind)
         held -= len(ready)
-        weight -= 0 if weigh is None else sum(map(weigh, ready))
+        held_bytes -= 0 if nbytes is None else sum(map(nbytes, ready))
         yield ready
     yield from lists.values()

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from cacseg.engine.ahead import ahead, by_key
+from cacseg.engine.prefetch import batch_by_key, prefetch
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -12,7 +12,7 @@ def test_results_come_in_order(workers):
         time.sleep(0.002 * (value % 3))
         return value * value
 
-    assert list(ahead(slow_square, range(20), workers)) == [value * value for value in range(20)]
+    assert list(prefetch(slow_square, range(20), workers)) == [value * value for value in range(20)]
 
 
 def test_work_is_done_ahead_but_not_without_end():
@@ -22,7 +22,7 @@ def test_work_is_done_ahead_but_not_without_end():
         started.append(value)
         return value
 
-    results = ahead(note, range(100), 2, depth=4)
+    results = prefetch(note, range(100), 2, depth=4)
     assert next(results) == 0
     time.sleep(0.05)
     assert len(started) == 4
@@ -41,7 +41,7 @@ def test_large_results_are_fewer_ahead(workers):
 
     def run_with(size):
         started.clear()
-        results = ahead(make, [size] * 50, workers, depth=20, weigh=int, limit=100)
+        results = prefetch(make, [size] * 50, workers, depth=20, nbytes=int, max_bytes=100)
         most = 0
         for taken in range(1, 51):
             assert next(results) == size
@@ -57,32 +57,32 @@ def test_large_results_are_fewer_ahead(workers):
 
 def test_large_things_are_not_held_back_for_their_kind():
     items = [(1, 60), (2, 60), (3, 60), (1, 60)]
-    found = list(by_key(items, lambda one: one[0], 4, weigh=lambda one: one[1], limit=130))
+    found = list(batch_by_key(items, lambda one: one[0], 4, nbytes=lambda one: one[1], max_bytes=130))
     assert [one[0][0] for one in found] == [1, 2, 3, 1]
-    assert [len(one) for one in by_key(items, lambda one: one[0], 4)] == [2, 1, 1]
+    assert [len(one) for one in batch_by_key(items, lambda one: one[0], 4)] == [2, 1, 1]
 
 
 def test_several_at_once():
     meeting = threading.Barrier(3, timeout=60)
-    assert list(ahead(lambda _: meeting.wait() >= 0, range(3), 3)) == [True] * 3
+    assert list(prefetch(lambda _: meeting.wait() >= 0, range(3), 3)) == [True] * 3
 
 
 def test_an_error_arrives_where_its_result_would_have():
-    results = ahead(lambda value: 1 // (value - 2), range(9), 2)
+    results = prefetch(lambda value: 1 // (value - 2), range(9), 2)
     assert [next(results), next(results)] == [-1, -1]
     with pytest.raises(ZeroDivisionError):
         next(results)
     with pytest.raises(ValueError, match="workers must be 0 or more; got -1"):
-        next(ahead(abs, [1], -1))
+        next(prefetch(abs, [1], -1))
 
 
 def test_things_of_one_kind_go_together():
     words = ["aa", "b", "cc", "d", "e", "ff", "ggg"]
-    assert list(by_key(words, len, 2)) == [["aa", "cc"], ["b", "d"], ["e"], ["ff"], ["ggg"]]
-    assert list(by_key(words, len, 1)) == [[word] for word in words]
-    assert list(by_key([], len, 3)) == []
+    assert list(batch_by_key(words, len, 2)) == [["aa", "cc"], ["b", "d"], ["e"], ["ff"], ["ggg"]]
+    assert list(batch_by_key(words, len, 1)) == [[word] for word in words]
+    assert list(batch_by_key([], len, 3)) == []
     with pytest.raises(ValueError, match="at least 1 image; got 0"):
-        list(by_key(words, len, 0))
+        list(batch_by_key(words, len, 0))
 
 
 def test_no_more_than_so_many_are_held_back():
@@ -95,7 +95,7 @@ def test_no_more_than_so_many_are_held_back():
             most = max(most, held)
             yield value
 
-    for group in by_key(items(), lambda value: value, 4, pending=6):  # all different: nothing ever fills up
+    for group in batch_by_key(items(), lambda value: value, 4, pending=6):  # all different: nothing ever fills up
         held -= len(group)
         given += group
     assert given == list(range(50))
