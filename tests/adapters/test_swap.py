@@ -259,6 +259,79 @@ def test_a_refused_model_is_as_it_was():
     assert [name for name, _ in model.named_modules()] == names
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"presett": "paper"}, TypeError, r"convert has no argument 'presett'\. Did you mean 'preset'\?"),
+        ({"auxiliary": ["x"]}, TypeError, r"convert has no argument 'auxiliary'\. Did you mean 'auxiliaries'\?"),
+        (
+            {"loss_arguments": {"kl_wieght": 1}},
+            TypeError,
+            r"ContextLoss has no .* 'kl_wieght'\. Did you .* 'kl_weight'",
+        ),
+        ({"confidence_threshold": 0.5}, TypeError, r"convert has no argument 'confidence_threshold'\."),
+        (
+            {"preset": "paper", "loss_arguments": {"preset": "released"}},
+            ValueError,
+            r"one preset; got 'paper' for the classifier and 'released' in loss_arguments.*convert\(model, preset='rel",
+        ),
+        ({"preset": "centred"}, ValueError, "preset must be one of 'tuned', 'released', 'paper'; got 'centred'"),
+    ],
+)
+def test_arguments_that_there_are_not(arguments, error, words):
+    model = Own()
+    with pytest.raises(error, match=words):
+        cacseg.convert(model, **arguments)
+    assert type(model) is Own
+
+
+def test_the_preset_may_be_said_twice():
+    model = cacseg.convert(Own(), preset="paper", loss_arguments={"preset": "paper"})
+    assert "overlap" not in model.loss(*draw())
+
+
+def shuffled(*after):
+    return nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, 16 * N, 3, padding=1), nn.PixelShuffle(4), *after)
+
+
+def test_a_pixel_shuffle_after_the_convolution():
+    """80 channels would be taken for 80 classes."""
+    with pytest.raises(ValueError, match=r"'1' has 80 and the output 5.*Put a 1x1 convolution after that"):
+        cacseg.convert(shuffled())
+    words = r"'1' makes 80 channels, and PixelShuffle\(upscale_factor=4\) after it makes 5.*Put a 1x1 convolution"
+    with pytest.raises(ValueError, match=words):
+        cacseg.convert(shuffled(), seam="1")
+    with pytest.raises(ValueError, match=words.replace("'1'", "'0.1'")):
+        cacseg.convert(nn.Sequential(shuffled()[:2], nn.PixelShuffle(4)), seam="0.1")
+    model, (images, labels) = cacseg.convert(shuffled(nn.Conv2d(N, N, 1))), draw()
+    assert model.seam == "3"
+    assert model.loss(images, labels)["total"].isfinite()
+
+
+def test_a_pixel_shuffle_that_only_the_forward_knows():
+    class Shuffles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shuffle, self.head = nn.PixelShuffle(4), nn.Sequential(*shuffled()[:2])
+
+        def forward(self, images):
+            return self.shuffle(self.head(images))
+
+    model, (images, labels) = cacseg.convert(Shuffles(), seam="head.1"), draw()
+    with pytest.raises(
+        ValueError, match=r"'head\.1' makes 80 channels.*PixelShuffle 'shuffle' Shuffles returns \(2, 5,"
+    ):
+        model.loss(images, labels)
+
+
+def test_a_convolution_after_the_seam():
+    after = nn.Sequential(nn.Conv2d(3, N, 1), nn.ConvTranspose2d(N, 9, 2, 2))
+    with pytest.raises(ValueError, match=r"'0' makes 5 channels, and ConvTranspose2d\(.*after it makes 9"):
+        cacseg.convert(after, seam="0")
+    kept = nn.Sequential(nn.Conv2d(3, N, 1), nn.ConvTranspose2d(N, N, 2, 2, groups=N))  # learned upsampling
+    assert cacseg.convert(kept, seam="0").seam == "0"
+
+
 def test_only_a_converted_model_is_restored():
     with pytest.raises(TypeError, match=r"a model that cacseg.convert returned; got Own"):
         cacseg.restore(Own())

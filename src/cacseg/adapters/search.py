@@ -239,12 +239,12 @@ def check_one_task(model: nn.Module, heads: dict[str, tuple[str, int]]) -> None:
     (_, channels), *others = heads.values()
     if all(count <= channels and channels > 1 for _, count in others):
         return
-    listed = ", ".join(f"{key!r} ({count} channels, from {name!r})" for key, (name, count) in heads.items())
-    likely, _ = max(heads.values(), key=lambda head: head[1])
+    listed = ", ".join(f"{key!r} (channels: {count}, from {name!r})" for key, (name, count) in heads.items())
+    by_channels = sorted(heads, key=lambda key: heads[key][1], reverse=True)
+    choices = ", ".join(f"seam={heads[key][0]!r} for {key!r}" for key in by_channels)
     raise ValueError(
-        f"the first output must hold the class scores, or the seam must be named; {type(model).__name__} returns "
-        f"{listed}. Name the convolution of the class scores, such as convert(model, seam={likely!r}); further "
-        "classifiers of the same classes are auxiliaries=[...]."
+        f"it must be known which output holds the class scores; {type(model).__name__} returns {listed}. Name its "
+        f"convolution: {choices}. Further classifiers of the same classes: auxiliaries=[...]."
     )
 
 
