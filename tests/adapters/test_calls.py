@@ -241,3 +241,25 @@ def test_a_checkpoint_in_a_model_that_answers_with_a_dataclass():
     model.use_reentrant = False
     found = gradients(model, lambda: model.plain(images).logits.square().mean())
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_an_auxiliary_classifier_after_the_seam_inside_a_checkpoint():
+    """The backward pass reaches it first."""
+
+    class Later(Checkpointed):
+        def __init__(self):
+            super().__init__()
+            self.second = nn.Conv2d(8, N, 1)
+
+        def decode(self, features):
+            return super().decode(features), self.second(features.sin())
+
+        def forward(self, images):
+            return super().forward(images)[0]
+
+    torch.manual_seed(0)
+    model, (images, labels) = cacseg.convert(Later(), seam="head.2", auxiliaries=["second"]), draw()
+    expected = gradients(model, lambda: model.loss(images, labels)["total"])
+    model.use_reentrant = False
+    found = gradients(model, lambda: model.loss(images, labels)["total"])
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

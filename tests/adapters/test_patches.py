@@ -63,24 +63,24 @@ def test_logits_and_gradients_are_those_of_patches(conv, setting):
     size = [2 * one for one in seam.geometry.out_size((9, 11))]
     features, labels = draw(classes=max(2, seam.num_classes), size=size)
     results = []
-    for classifier, values in ((seam, features), (truth, seam.patches(features))):
+    for classifier, values in ((seam, features), (truth, seam.unfold(features))):
         outputs = classify(classifier, values, labels)
         inputs = [features, *(one for _, one in sorted(classifier.named_parameters()))]
         gradients = torch.autograd.grad(seam.criterion(outputs, labels)["total"], inputs, allow_unused=True)
         results.append((outputs[:4], [None if one is None else one.flatten() for one in gradients]))
     for mine, expected in zip(*results, strict=True):
         torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(seam(features), truth(seam.patches(features)))
-    torch.testing.assert_close(seam.plain_logits(features), truth.plain_logits(seam.patches(features)))
+    torch.testing.assert_close(seam(features), truth(seam.unfold(features)))
+    torch.testing.assert_close(seam.plain_logits(features), truth.plain_logits(seam.unfold(features)))
     if seam.oracle_design != "none":
-        expected = truth.oracle_logits(seam.patches(features), labels)
+        expected = truth.oracle_logits(seam.unfold(features), labels)
         torch.testing.assert_close(seam.oracle_logits(features, labels), expected)
 
 
 def test_cosines_of_the_plain_classifier():
     seam, (features, labels) = make("same", plain_similarity="cosine").double(), draw()
     truth = over_patches(seam, plain_similarity="cosine")
-    torch.testing.assert_close(classify(seam, features, labels)[:4], truth(seam.patches(features), labels)[:4])
+    torch.testing.assert_close(classify(seam, features, labels)[:4], truth(seam.unfold(features), labels)[:4])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -124,7 +124,7 @@ def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps():
         classify(seam, features, labels)
     assert max(kept) <= features.numel()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
-        over_patches(seam)(seam.patches(features), labels)
+        over_patches(seam)(seam.unfold(features), labels)
     assert max(kept) == 9 * features.numel()
 
 
@@ -132,7 +132,7 @@ def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps():
 def test_a_convolution_is_a_classifier_over_patches(conv):
     original = CONVOLUTIONS[conv]()
     model, features = cacseg.convert(nn.Sequential(original), seam="0"), torch.randn(2, 4, 9, 11)
-    assert model[0].patches(features).shape[1] == original.weight[0].numel()
+    assert model[0].unfold(features).shape[1] == original.weight[0].numel()
     assert model[0].in_channels == 4
     torch.testing.assert_close(model[0].plain_logits(features), original(features))
     assert torch.equal(model.plain(features), original(features))

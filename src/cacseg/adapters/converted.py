@@ -130,12 +130,12 @@ class ConvertedModel(nn.Module):
             )
         check_label_size(labels, (inputs, named), output)
         if not seam.is_checked and not torch.compiler.is_compiling():
-            seam.is_checked = True
             check_output_channels(self, seam, output)
             if seam.num_classes == 1:
                 warn_of_ignored_foreground(labels, seam.ignore_index)
-        answers = (outputs.context, outputs.plain, outputs.oracle)
-        remember_in_backward(call, [one for one in answers if one is not None])
+            seam.is_checked = True
+        scores = (outputs.context, outputs.plain, outputs.oracle, *auxiliary.values())
+        remember_in_backward(call, [one for one in scores if one is not None])
         losses = seam.criterion(outputs, labels)
         total = losses.pop("total")
         ran = {name: weight for name, weight in self.conversion.auxiliaries.items() if name in auxiliary}

@@ -48,17 +48,17 @@ def find_labels_argument(original: type[nn.Module]) -> LabelsArgument:
 def check_label_size(labels: Tensor, inputs: Any, output: Any) -> None:
     """Labels [b, H, W] must have the proportions of the images, or the size of a map that the model returns.
 
-    The images are the first map among the inputs, with channels first or last. A model may return less than it reads:
-    convolutions without padding cut the borders off.
+    The images are the maps among the inputs, with channels first or last; one that fits is enough. A model may return
+    less than it reads: convolutions without padding cut the borders off.
     """
-    images = next((one for one in tensors_in(inputs) if one.ndim == 4), None)
-    if images is None or labels.ndim != 3:
+    images = [one for one in tensors_in(inputs) if one.ndim == 4]
+    if not images or labels.ndim != 3:
         return
     size = labels.shape[1:]
-    if have_one_stride(size, images.shape[2:]) or have_one_stride(size, images.shape[1:3]):
+    if any(have_one_stride(size, one.shape[2:]) or have_one_stride(size, one.shape[1:3]) for one in images):
         return
     if not any(size in (one.shape[2:], one.shape[1:3]) for one in tensors_in(output) if one.ndim == 4):
-        check_proportions("labels", size, "images", images.shape[2:])
+        check_proportions("labels", size, "images", images[0].shape[2:])
 
 
 def warn_of_ignored_foreground(labels: Tensor, ignore_index: int) -> None:

@@ -91,8 +91,8 @@ class SeamClassifier(ContextAwareClassifier):
         spatial = len(self.kernel_size) or 2  # tokens have labels that are maps
         return read_mask(labels, 2 + spatial, self.ignore_index)
 
-    def patches(self, features: Tensor) -> Tensor:
-        """What a 1x1 classifier would read, [b, d*k*k, *spatial]."""
+    def unfold(self, features: Tensor) -> Tensor:
+        """The patches, which a 1x1 classifier would read: [b, d*k*k, *spatial]."""
         if self.geometry.pointwise:
             return features
         columns = F.unfold(features, self.kernel_size, self.dilation, self.padding, self.stride)
@@ -133,7 +133,7 @@ class SeamClassifier(ContextAwareClassifier):
         self, features: Tensor, offsets: Tensor | None, labels: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         if torch.compiler.is_compiling():  # exporters know no convolution whose groups are the images
-            features = self.patches(features)
+            features = self.unfold(features)
         return super()._logits(features, offsets, labels)
 
     def _check(self, features: Tensor, offsets: Tensor | None, labels: Tensor | None = None) -> Tensor:

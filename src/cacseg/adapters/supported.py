@@ -51,14 +51,15 @@ def known_parts_inside(model: nn.Module) -> Parts:
 
 
 def as_markdown() -> str:
-    """The table of the documentation."""
-    lines = ["| library | architecture | seam | remarks |", "|---|---|---|---|"]
+    """The table of the documentation; architectures of which the same is to say share a row."""
+    shared: dict[tuple[str, str, str], list[str]] = {}
     for row in SUPPORTED.values():
-        remarks = [row.remark] if row.remark else []
+        remarks = [one for one in (row.refusal, row.remark) if one]
         if row.auxiliary:
             remarks.append(f"auxiliary `{row.auxiliary}`")
         seam = f"`{row.seam}`" if row.seam else "refused"
-        if row.refusal:
-            remarks.insert(0, row.refusal)
-        lines.append(f"| {row.package} | `{row.architecture}` | {seam} | {'; '.join(remarks)} |")
+        shared.setdefault((row.package, seam, "; ".join(remarks)), []).append(f"`{row.architecture}`")
+    lines = ["| library | architecture | seam | remarks |", "|---|---|---|---|"]
+    for (package, seam, remark), architectures in shared.items():
+        lines.append(f"| {package} | {', '.join(architectures)} | {seam} | {remark} |")
     return "\n".join(lines)
