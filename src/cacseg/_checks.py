@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import numbers
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import torch
@@ -16,6 +17,16 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise ValueError(f"{name} must be one of {listed}; got {value!r}.")
+
+
+def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Arguments by name must be the owner's; a mistyped one gets the nearest."""
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            nearest = difflib.get_close_matches(name, names, n=1)
+            hint = f"Did you mean {nearest[0]!r}?" if nearest else f"There are {', '.join(names)}."
+            raise TypeError(f"{owner} has no argument {name!r}. {hint}")
 
 
 def check_flags(**flags: bool) -> None:
@@ -190,22 +201,26 @@ def check_labels(
 
 
 def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int]) -> None:
-    """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here.
-
-    A map of H rows has H / stride of them at another stride, up to one more or less. Looked at for 2-D maps, outside of
-    compiled code, where it would be one more guard on sizes.
-    """
-    if len(size) != 2 or torch.compiler.is_compiling() or tuple(size) == tuple(map_size):
-        return
-    least = max(big / (small + 1) for big, small in zip(size, map_size, strict=True))
-    most = min(big / max(small - 1, 1e-9) for big, small in zip(size, map_size, strict=True))
-    if least > most:
+    """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here."""
+    if not have_one_stride(size, map_size):
         both = f"{name} {size[0]}x{size[1]} and {other} {map_size[0]}x{map_size[1]}"
         swapped = " They fit transposed: labels.mT." if size[0] * map_size[0] == size[1] * map_size[1] else ""
         raise ValueError(
             f"{name} must have the proportions of {other}, up to rounding to a stride; got {both} (rows x columns)."
             f"{swapped} Resize labels to the size of their images first."
         )
+
+
+def have_one_stride(size: Sequence[int], map_size: Sequence[int]) -> bool:
+    """H rows are H / stride of them at another stride, up to one more or less.
+
+    2-D maps alone are looked at, outside of compiled code, where it would be one more guard on sizes.
+    """
+    if len(size) != 2 or torch.compiler.is_compiling() or tuple(size) == tuple(map_size):
+        return True
+    least = max(big / (small + 1) for big, small in zip(size, map_size, strict=True))
+    most = min(big / max(small - 1, 1e-9) for big, small in zip(size, map_size, strict=True))
+    return least <= most
 
 
 def check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> None:

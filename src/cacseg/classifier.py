@@ -110,7 +110,7 @@ class ContextAwareClassifier(nn.Module):
 
         `arguments` are those of the constructor but in_channels, num_classes and bias, which the convolution fixes.
         """
-        classifier = cls(**arguments_of(conv, arguments))
+        classifier = cls(**arguments_of(cls, conv, arguments))
         trained = next(conv.parameters())
         classifier.to(device=trained.device, dtype=trained.dtype)
         copy_values(conv, classifier.weight, classifier.bias)

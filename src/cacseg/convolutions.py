@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cacseg._checks import check_pointwise
+from cacseg._checks import check_names, check_pointwise
 
 
-def arguments_of(conv: nn.Module, further: Mapping[str, Any]) -> dict[str, Any]:
-    """in_channels, num_classes and bias as the convolution (or linear layer) fixes them, and the further arguments."""
+def arguments_of(owner: type, conv: nn.Module, further: Mapping[str, Any]) -> dict[str, Any]:
+    """in_channels, num_classes and bias as the convolution (or linear layer) fixes them, and what further is given."""
+    check_names(owner.__name__, further, inspect.signature(owner).parameters)
     if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
         raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
     check_pointwise(conv)

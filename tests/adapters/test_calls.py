@@ -75,21 +75,6 @@ def test_a_checkpoint_around_the_classifier(kernel, name):
     assert calls.current_call() is None
 
 
-@pytest.mark.parametrize("presence", [True, "relative"])
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_presence_by_itself_through_a_checkpoint(kernel, presence):
-    model, (images, labels) = make(kernel, presence=presence), draw()
-    head = model.get_submodule(model.seam).presence_head
-    expected = gradients(model, lambda: model.loss(images, labels)["presence"])
-    assert len(expected) == 2  # weight and bias of the one layer that learns from it
-    model.use_reentrant = False
-    if presence == "relative":
-        head.images_with.zero_()
-    found = gradients(model, lambda: model.loss(images, labels)["presence"])
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    assert presence is True or head.images_with[-1] == len(images)  # computed twice, counted once
-
-
 def test_a_checkpoint_around_the_whole_model():
     model, (images, labels) = make(), draw()
     expected = gradients(model, lambda: model.loss(images, labels)["total"])
@@ -255,4 +240,26 @@ def test_a_checkpoint_in_a_model_that_answers_with_a_dataclass():
     expected = gradients(model, lambda: model.plain(images).logits.square().mean())
     model.use_reentrant = False
     found = gradients(model, lambda: model.plain(images).logits.square().mean())
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_an_auxiliary_classifier_after_the_seam_inside_a_checkpoint():
+    """The backward pass reaches it first."""
+
+    class Later(Checkpointed):
+        def __init__(self):
+            super().__init__()
+            self.second = nn.Conv2d(8, N, 1)
+
+        def decode(self, features):
+            return super().decode(features), self.second(features.sin())
+
+        def forward(self, images):
+            return super().forward(images)[0]
+
+    torch.manual_seed(0)
+    model, (images, labels) = cacseg.convert(Later(), seam="head.2", auxiliaries=["second"]), draw()
+    expected = gradients(model, lambda: model.loss(images, labels)["total"])
+    model.use_reentrant = False
+    found = gradients(model, lambda: model.loss(images, labels)["total"])
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -57,15 +57,6 @@ def test_models_of_the_libraries_compile(name):
     torch.testing.assert_close(total, model.loss(images, labels)["total"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("kernel", [1, 3])
-def test_overlap_at_the_size_of_the_labels(kernel):
-    model, (images, labels) = tiny(kernel, loss_arguments={"overlap_weight": 1.0, "overlap_at": "labels"}), draw()
-    found = model.eval().loss(images, labels)["overlap"]
-    context = cacseg.functional.upsample(model(images), labels.shape[1:])
-    torch.testing.assert_close(found, cacseg.functional.overlap_loss(context, labels))
-    assert found.requires_grad
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_inference_exports(name):
     model, (images, _) = cacseg.convert(build(name)).drop_oracle(), draw(name)
@@ -210,13 +201,54 @@ def test_outputs_that_hold_a_loss(kind):
     torch.testing.assert_close(loss.get(kind, lambda: given["loss"])(), total)
 
 
-@pytest.mark.parametrize("answer", ["context", "plain", "mean"])
-def test_labels_do_not_change_the_answer(answer):
+def test_labels_do_not_change_the_answer():
     torch.manual_seed(0)
     original, (images, labels) = WithLabels().eval(), draw()
     original.made_by = lambda logits: (logits,)
-    model = cacseg.convert(original, seam="head.1", answer=answer)
+    model = cacseg.convert(original, seam="head.1")
     torch.testing.assert_close(model(images, labels)[1], model(images)[0])
+
+
+class TwoTasks(Tiny):
+    """Class scores and depth from one pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.depth = nn.Conv2d(16, 1, 1)
+
+    def forward(self, images):
+        return {"classes": super().forward(images), "depth": self.depth(self.stem(images))}
+
+
+def test_losses_and_outputs_from_one_pass():
+    torch.manual_seed(0)
+    model, (images, labels) = cacseg.convert(TwoTasks(), seam="head.1"), draw()
+    runs = []
+    model.register_forward_hook(lambda *_: runs.append(1))
+    output, losses = model.loss(images, labels, return_output=True)
+    assert len(runs) == 1
+    (losses["total"] + output["depth"].square().mean()).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.eval()
+    for given in (
+        model.loss(images, labels, return_output=True),
+        model.loss(images=images, labels=labels, return_output=True),
+        model(images, labels, return_output=True),  # as under DistributedDataParallel
+    ):
+        torch.testing.assert_close(given[0], model(images))
+        torch.testing.assert_close(given[1], model.loss(images, labels))
+    with pytest.raises(TypeError, match="return_output"):
+        model(images, return_output=True)  # of the original, which knows no such argument
+
+
+def test_the_output_of_a_model_with_labels_of_its_own():
+    torch.manual_seed(0)
+    original, (images, labels) = WithLabels().eval(), draw()
+    original.made_by = lambda logits: {"logits": logits}
+    model = cacseg.convert(original, seam="head.1")
+    output, losses = model.loss(images, labels, return_output=True)
+    assert list(output) == ["logits"]
+    torch.testing.assert_close(model(images, labels)["loss"], losses["total"])
 
 
 def test_a_forward_that_requires_labels_is_refused():

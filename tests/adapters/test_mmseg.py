@@ -88,7 +88,8 @@ def test_a_feature_is_where_the_head_has_it(aligned):
     heads = FCNHead(16, 1, align_corners=aligned), FCNHead(8, 0, align_corners=not aligned)
     model, (images, labels) = cacseg.convert(EncoderDecoder(*heads)).eval(), draw()
     seam = model.decode_head.conv_seg
-    assert seam.criterion.align_corners == seam.criterion.context_align_corners == aligned
+    options = seam.criterion.options[seam.preset]
+    assert options.align_corners == options.context_align_corners == aligned
     assert seam.label_sampling == ("aligned" if aligned else "centred")
     scores = model.auxiliary_head(model.extract_feat(images))  # each head by itself
     expected = cacseg.upsampled_cross_entropy(scores, labels, align_corners=not aligned)

@@ -14,19 +14,15 @@ CONVOLUTIONS = {
     "same": lambda: nn.Conv2d(4, 3, 3, padding="same", dilation=2, bias=False),
     "1x1, strided": lambda: nn.Conv2d(4, 3, 1, stride=2),
     "2x2, valid": lambda: nn.Conv2d(4, 3, 2, padding="valid"),
+    "binary": lambda: nn.Conv2d(4, 1, 3, padding=1),
 }
 SETTINGS = {
     "tuned": {},
     "released": {"preset": "released"},
     "paper": {"preset": "paper"},
     "dot": {"context_similarity": "dot"},
-    "threshold": {"confidence_threshold": 0.4},
-    "detached": {"preset": "released", "detach_plain": True},
-    "still": {"preset": "released", "detach_prototypes": True},
-    "balanced": {"gradient_ratio": 0.5},
+    "epsilon": {"prototype_epsilon": 0.5},
     "no context": {"context_design": "none"},
-    "presence": {"presence": True},
-    "presence, taught": {"presence": True, "presence_gradient": 2.0},
     "weights": {"context_design": "weight", "oracle_design": "weight"},
 }
 
@@ -36,49 +32,62 @@ def make(conv="3x3", **arguments):
     return cacseg.convert(nn.Sequential(CONVOLUTIONS[conv]()), seam="0", **arguments)[0]
 
 
-def draw(b=2, dtype=torch.float64):
+def draw(b=2, dtype=torch.float64, classes=3, size=(18, 22)):
     torch.manual_seed(1)
-    features, labels = torch.randn(b, 4, 9, 11, dtype=dtype), torch.randint(0, 3, (b, 18, 22))
+    features, labels = torch.randn(b, 4, 9, 11, dtype=dtype), torch.randint(0, classes, (b, *size))
     features[0, :, :3, :3] = 0.0  # a patch without any length
     labels[0] = labels[0].clamp(max=1)
     labels[:, :4] = 255
     return features.requires_grad_(), labels
 
 
-def unfolded(seam, features, labels):
-    return cacseg.ContextAwareClassifier.forward(seam, seam.patches(features), labels)
+def classify(seam, features, labels):
+    return cacseg.ContextAwareClassifier.forward(seam, features, labels)
+
+
+def over_patches(seam, **arguments):
+    """A 1x1 classifier with the values of a seam, for what `F.unfold` makes."""
+    values = {name: value.detach() for name, value in seam.state_dict().items()}
+    values["weight"] = values["weight"].flatten(1)[..., None, None]
+    n, channels = values["weight"].shape[:2]
+    classifier = cacseg.ContextAwareClassifier(channels, n, bias="bias" in values, **arguments).to(seam.weight.dtype)
+    classifier.load_state_dict(values)
+    return classifier.train(seam.training)
 
 
 @pytest.mark.parametrize("conv", CONVOLUTIONS)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_logits_and_gradients_are_those_of_patches(conv, setting):
-    seam, (features, labels) = make(conv, **SETTINGS[setting]).double(), draw()
-    if seam.presence_head is not None:
-        nn.init.normal_(seam.presence_head.weight)
-        assert seam.presence_head.in_features == 2 * 4  # however large the patches are
+    seam = make(conv, **SETTINGS[setting]).double()
+    truth = over_patches(seam, **SETTINGS[setting])
+    size = [2 * one for one in seam.geometry.out_size((9, 11))]
+    features, labels = draw(classes=max(2, seam.num_classes), size=size)
     results = []
-    for classify in (seam._classify, lambda *given: unfolded(seam, *given)):
-        outputs = classify(features, labels)
-        inputs = [features, *seam.parameters()]
+    for classifier, values in ((seam, features), (truth, seam.unfold(features))):
+        outputs = classify(classifier, values, labels)
+        inputs = [features, *(one for _, one in sorted(classifier.named_parameters()))]
         gradients = torch.autograd.grad(seam.criterion(outputs, labels)["total"], inputs, allow_unused=True)
-        results.append((outputs, gradients))
-    for mine, truth in zip(*results, strict=True):
-        torch.testing.assert_close(mine, truth, rtol=1e-10, atol=1e-12)
-    found = results[0][0]
-    expected = cacseg.functional.add_presence(found.context, found.presence, found.usual_odds)
-    torch.testing.assert_close(seam._classify(features, None), expected)
+        results.append((outputs[:4], [None if one is None else one.flatten() for one in gradients]))
+    for mine, expected in zip(*results, strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(seam(features), truth(seam.unfold(features)))
+    torch.testing.assert_close(seam.plain_logits(features), truth.plain_logits(seam.unfold(features)))
+    if seam.oracle_design != "none":
+        expected = truth.oracle_logits(seam.unfold(features), labels)
+        torch.testing.assert_close(seam.oracle_logits(features, labels), expected)
 
 
 def test_cosines_of_the_plain_classifier():
     seam, (features, labels) = make("same", plain_similarity="cosine").double(), draw()
-    torch.testing.assert_close(seam._classify(features, labels), unfolded(seam, features, labels))
+    truth = over_patches(seam, plain_similarity="cosine")
+    torch.testing.assert_close(classify(seam, features, labels)[:4], truth(seam.unfold(features), labels)[:4])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype):
     seam, (features, labels) = make(), draw(dtype=torch.float32)
-    truth = seam._classify(features, labels)
-    half = seam.to(dtype)._classify(features.to(dtype), labels)
+    truth = classify(seam, features, labels)
+    half = classify(seam.to(dtype), features.to(dtype), labels)
     assert {one.dtype for one in half[:3]} == {dtype}
     for mine, exact in zip(half[:3], truth[:3], strict=True):
         torch.testing.assert_close(mine.float(), exact, rtol=0.05, atol=0.1)
@@ -87,15 +96,16 @@ def test_half_precision(dtype):
 def test_autocast_keeps_sums_wide():
     seam, (features, labels) = make(), draw(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        outputs = seam._classify(features, labels)
+        outputs = classify(seam, features, labels)
     assert {one.dtype for one in outputs[:3]} == {torch.bfloat16}
-    torch.testing.assert_close(outputs.context.float(), seam._classify(features, labels).context, rtol=0.05, atol=0.1)
+    exact = classify(seam, features, labels).context
+    torch.testing.assert_close(outputs.context.float(), exact, rtol=0.05, atol=0.1)
 
 
 def test_large_scores_saturate_in_float16():
     seam = make().half()
     features = torch.full((1, 4, 9, 11), 6e4, dtype=torch.float16)
-    outputs = seam._classify(features, torch.zeros(1, 9, 11, dtype=torch.long))
+    outputs = classify(seam, features, torch.zeros(1, 9, 11, dtype=torch.long))
     assert all(one.isfinite().all() for one in outputs[:3])
 
 
@@ -106,29 +116,15 @@ def test_sums_are_differentiable(conv):
     assert torch.autograd.gradcheck(lambda f, s: patch_sums(f, s, geometry), (features, shares))
 
 
-@pytest.mark.parametrize("conv", CONVOLUTIONS)
-def test_presence_reads_the_middle_of_each_patch(conv):
-    seam, (features, _) = make(conv, presence=True).double(), draw()
-    nn.init.normal_(seam.presence_head.weight)
-    kernel, stride, padding, dilation = geometry_of(CONVOLUTIONS[conv]())
-    padded = F.pad(features, (padding[1], padding[1], padding[0], padding[0]))
-    first = [k // 2 * d for k, d in zip(kernel, dilation, strict=True)]
-    height, width = seam.replaced_logits(features).shape[2:]
-    middle = padded[:, :, first[0] :: stride[0], first[1] :: stride[1]][:, :, :height, :width]
-    expected = cacseg.ContextAwareClassifier.presence_logits(seam, middle)
-    torch.testing.assert_close(seam.presence_logits(seam.patches(features)), expected)
-
-
-@pytest.mark.parametrize("presence", [False, "relative"])
-def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps(presence):
+def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps():
     """Of 3x3 patches it would be nine times the features."""
-    seam, kept = make(presence=presence), []
+    seam, kept = make(), []
     features, labels = torch.randn(2, 4, 30, 30, requires_grad=True), torch.randint(0, 3, (2, 30, 30))
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
-        seam._classify(features, labels)
+        classify(seam, features, labels)
     assert max(kept) <= features.numel()
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda t: t):
-        unfolded(seam, features, labels)
+        over_patches(seam)(seam.unfold(features), labels)
     assert max(kept) == 9 * features.numel()
 
 
@@ -136,24 +132,33 @@ def test_what_is_kept_for_the_backward_pass_is_no_larger_than_the_maps(presence)
 def test_a_convolution_is_a_classifier_over_patches(conv):
     original = CONVOLUTIONS[conv]()
     model, features = cacseg.convert(nn.Sequential(original), seam="0"), torch.randn(2, 4, 9, 11)
-    patches = model[0].patches(features)
-    assert patches.shape[1] == original.weight[0].numel()
-    torch.testing.assert_close(model[0].plain_logits(patches), original(features))
+    assert model[0].unfold(features).shape[1] == original.weight[0].numel()
+    assert model[0].in_channels == 4
+    torch.testing.assert_close(model[0].plain_logits(features), original(features))
     assert torch.equal(model.plain(features), original(features))
     assert model(features).shape == original(features).shape
 
 
-def test_channels_are_dropped_before_patches_are_made():
+def test_features_of_other_channels():
+    with pytest.raises(ValueError, match="features must have 4 channels in dimension 1; got shape"):
+        make()(torch.randn(2, 5, 9, 11))
+
+
+@pytest.mark.parametrize("arguments", [{}, {"dropout": 0.5}])
+def test_channels_are_dropped_before_patches_are_made(arguments):
     torch.manual_seed(0)
-    model = cacseg.convert(nn.Sequential(nn.Dropout2d(0.5), nn.Conv2d(4, 3, 3, padding=1)), seam="1")
-    seam, (features, labels) = model[1], draw(dtype=torch.float32)
+    layers = [nn.Identity() if arguments else nn.Dropout2d(0.5), nn.Conv2d(4, 3, 3, padding=1)]
+    seam = cacseg.convert(nn.Sequential(*layers), seam="1", **arguments)[1]
+    features, labels = draw(dtype=torch.float32)
+    compiled = torch.compile(lambda *given: classify(seam, *given), backend="eager")
     answers = []
-    for classify in (seam._classify, lambda *given: unfolded(seam, *given)):
+    for run in (lambda *given: classify(seam, *given), compiled):  # compilers get the patches
         torch.manual_seed(1)
-        answers.append(classify(features, labels))
+        answers.append(run(features, labels)[:4])
     torch.manual_seed(1)
-    torch.testing.assert_close(answers[0].plain, seam.replaced_logits(features))
+    torch.testing.assert_close(answers[0][1], seam.replaced_logits(features))
     torch.testing.assert_close(answers[1], answers[0])
+    assert not torch.allclose(answers[0][1], seam.eval().replaced_logits(features))
 
 
 def test_the_pieces_against_unfold():

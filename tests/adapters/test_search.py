@@ -111,6 +111,48 @@ def test_a_known_architecture_inside_a_module_of_ones_own(name, dropout, auxilia
     assert type(cacseg.restore(model).net) is type(build(name))
 
 
+class Tasks(nn.Module):
+    """Several tasks on the same features; `order` is that of the outputs."""
+
+    def __init__(self, order, classes=N, holds=dict):
+        super().__init__()
+        self.order, self.holds = order, holds
+        self.stem = nn.Conv2d(3, 8, 1)
+        self.depth_head, self.class_head = nn.Conv2d(8, 1, 1), nn.Conv2d(8, classes, 1)
+
+    def forward(self, images):
+        features = self.stem(images)
+        tasks = {"features": features, "depth": self.depth_head(features), "classes": self.class_head(features)}
+        made = {name: tasks[name] for name in self.order}
+        return made if self.holds is dict else tuple(made.values())
+
+
+@pytest.mark.parametrize("holds", [dict, tuple])
+def test_which_output_holds_the_class_scores(holds):
+    original = Tasks(("depth", "classes"), holds=holds)
+    names = "'depth'|'0'", "'classes'|'1'"
+    words = rf"Tasks returns ({names[0]}) \(channels: 1, from 'depth_head'\), ({names[1]}) \(channels: 5, from 'class_h"
+    with pytest.raises(ValueError, match=words + r".*seam='class_head' for .*, seam='depth_head' for"):
+        cacseg.convert(original)
+    assert type(original) is Tasks
+    assert cacseg.convert(original, seam="class_head").seam == "class_head"
+    assert cacseg.convert(Tasks(("classes", "depth"), holds=holds)).seam == "class_head"
+
+
+def test_one_channel_beside_another_may_be_anything():
+    with pytest.raises(ValueError, match="seam='depth_head' for 'depth', seam='class_head' for 'classes'"):
+        cacseg.convert(Tasks(("depth", "classes"), classes=1))
+    with pytest.raises(ValueError, match="seam='class_head' for 'classes', seam='depth_head' for 'depth'"):
+        cacseg.convert(Tasks(("classes", "depth"), classes=1))
+    model = cacseg.convert(Tasks(("classes", "depth"), classes=1), auxiliaries=["depth_head"])
+    assert model.seam == "class_head"
+
+
+def test_features_beside_the_scores_are_no_task():
+    assert cacseg.convert(Tasks(("classes", "features"))).seam == "class_head"
+    assert cacseg.convert(Tasks(("classes", "features"), classes=1)).seam == "class_head"
+
+
 def test_a_known_architecture_that_only_makes_features():
     class Features(Outer):
         def __init__(self, net):

@@ -81,8 +81,8 @@ def two(*after, kind=nn.Sequential):
 )
 def test_a_feature_is_where_the_models_own_upsampling_has_it(model, seam, aligned):
     classifier = cacseg.convert(model(), seam=seam).get_submodule(seam)
-    criterion = classifier.criterion
-    assert criterion.align_corners == criterion.context_align_corners == aligned
+    options = classifier.criterion.options[classifier.preset]
+    assert options.align_corners == options.context_align_corners == aligned
     assert classifier.label_sampling == ("aligned" if aligned else "centred")
 
 
@@ -92,16 +92,15 @@ def test_a_feature_is_where_the_models_own_upsampling_has_it(model, seam, aligne
         ({"label_sampling": "centred"}, "centred", True, True),
         ({"label_sampling": None, "loss_arguments": {"align_corners": None}}, "aligned", True, True),
         ({"loss_arguments": {"align_corners": False}}, "aligned", False, True),
-        ({"loss_arguments": {"preset": "released"}}, "centred", True, False),
-        ({"preset": "centred"}, "aligned", True, True),
         ({"preset": "released"}, "nearest", True, False),
         ({"preset": "paper"}, "nearest", False, False),
     ],
 )
 def test_what_is_given_about_the_place_of_a_feature_stays(given, sampling, plain, context):
     seam = cacseg.convert(two(ALIGNED), seam="1", **given)[1]
-    assert (seam.label_sampling, seam.criterion.align_corners) == (sampling, plain)
-    assert seam.criterion.context_align_corners == context
+    options = seam.criterion.options[seam.preset]
+    assert seam.label_sampling == sampling
+    assert (options.align_corners, options.context_align_corners) == (plain, context)
 
 
 def test_a_wrong_name_in_a_sequential_is_said():
@@ -143,11 +142,6 @@ REFUSED = {
         lambda: segmentation.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=N),
         ValueError,
         "LRASPP cannot be converted: its scores are the sum of two classifiers",
-    ),
-    "one class": (
-        lambda: smp.Unet("resnet18", encoder_weights=None),
-        ValueError,
-        "at least 2 classes; 'segmentation_head.0' has 1.*build the model with two classes, background and foreground",
     ),
     "labels of images": (
         lambda: smp.Unet("resnet18", encoder_weights=None, classes=N, aux_params={"classes": 2}),
@@ -257,12 +251,85 @@ def test_a_refused_model_is_as_it_was():
     kind, names = type(model), [name for name, _ in model.named_modules()]
     with pytest.raises(ValueError, match="scale must be positive"):
         cacseg.convert(model, scale=-1.0)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'tau'"):
+    with pytest.raises(TypeError, match=r"convert has no argument 'tau'\. There are auxiliaries"):
         cacseg.convert(model, tau=1.0)
     with pytest.raises(ValueError, match="weight of the distillation term"):
         cacseg.convert(model, loss_arguments={"kl_weight": -1.0})
     assert type(model) is kind
     assert [name for name, _ in model.named_modules()] == names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"presett": "paper"}, TypeError, r"convert has no argument 'presett'\. Did you mean 'preset'\?"),
+        ({"auxiliary": ["x"]}, TypeError, r"convert has no argument 'auxiliary'\. Did you mean 'auxiliaries'\?"),
+        (
+            {"loss_arguments": {"kl_wieght": 1}},
+            TypeError,
+            r"ContextLoss has no .* 'kl_wieght'\. Did you .* 'kl_weight'",
+        ),
+        ({"confidence_threshold": 0.5}, TypeError, r"convert has no argument 'confidence_threshold'\."),
+        (
+            {"preset": "paper", "loss_arguments": {"preset": "released"}},
+            ValueError,
+            r"one preset; got 'paper' for the classifier and 'released' in loss_arguments.*convert\(model, preset='rel",
+        ),
+        ({"preset": "centred"}, ValueError, "preset must be one of 'tuned', 'released', 'paper'; got 'centred'"),
+    ],
+)
+def test_arguments_that_there_are_not(arguments, error, words):
+    model = Own()
+    with pytest.raises(error, match=words):
+        cacseg.convert(model, **arguments)
+    assert type(model) is Own
+
+
+def test_the_preset_may_be_said_twice():
+    model = cacseg.convert(Own(), preset="paper", loss_arguments={"preset": "paper"})
+    assert "overlap" not in model.loss(*draw())
+
+
+def shuffled(*after):
+    return nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.Conv2d(8, 16 * N, 3, padding=1), nn.PixelShuffle(4), *after)
+
+
+def test_a_pixel_shuffle_after_the_convolution():
+    """80 channels would be taken for 80 classes."""
+    with pytest.raises(ValueError, match=r"'1' has 80 and the output 5.*Put a 1x1 convolution after that"):
+        cacseg.convert(shuffled())
+    words = r"'1' makes 80 channels, and PixelShuffle\(upscale_factor=4\) after it makes 5.*Put a 1x1 convolution"
+    with pytest.raises(ValueError, match=words):
+        cacseg.convert(shuffled(), seam="1")
+    with pytest.raises(ValueError, match=words.replace("'1'", "'0.1'")):
+        cacseg.convert(nn.Sequential(shuffled()[:2], nn.PixelShuffle(4)), seam="0.1")
+    model, (images, labels) = cacseg.convert(shuffled(nn.Conv2d(N, N, 1))), draw()
+    assert model.seam == "3"
+    assert model.loss(images, labels)["total"].isfinite()
+
+
+def test_a_pixel_shuffle_that_only_the_forward_knows():
+    class Shuffles(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shuffle, self.head = nn.PixelShuffle(4), nn.Sequential(*shuffled()[:2])
+
+        def forward(self, images):
+            return self.shuffle(self.head(images))
+
+    model, (images, labels) = cacseg.convert(Shuffles(), seam="head.1"), draw()
+    for _ in range(2):
+        words = r"'head\.1' makes 80 channels.*PixelShuffle 'shuffle' Shuffles returns \(2, 5,"
+        with pytest.raises(ValueError, match=words):
+            model.loss(images, labels)
+
+
+def test_a_convolution_after_the_seam():
+    after = nn.Sequential(nn.Conv2d(3, N, 1), nn.ConvTranspose2d(N, 9, 2, 2))
+    with pytest.raises(ValueError, match=r"'0' makes 5 channels, and ConvTranspose2d\(.*after it makes 9"):
+        cacseg.convert(after, seam="0")
+    kept = nn.Sequential(nn.Conv2d(3, N, 1), nn.ConvTranspose2d(N, N, 2, 2, groups=N))  # learned upsampling
+    assert cacseg.convert(kept, seam="0").seam == "0"
 
 
 def test_only_a_converted_model_is_restored():

@@ -18,7 +18,7 @@ from cacseg.outputs import ContextLogits
 
 
 class Call:
-    """One call of a converted model: what it asks of its seam, and what the seam and the auxiliaries answered."""
+    """One call of a converted model: what it asks of its seam, and what the seam and the auxiliaries computed."""
 
     def __init__(self, seam: nn.Module, *, labels: Tensor | None = None, plain: bool = False) -> None:
         self.seam = seam
@@ -28,8 +28,8 @@ class Call:
         self.outputs: ContextLogits | None = None
         self.auxiliary: dict[str, Tensor] = {}  # by the name of the auxiliary classifier
 
-    def take_answers(self) -> tuple[ContextLogits | None, dict[str, Tensor]]:
-        """The answers, which the call then forgets: what outlives it must not hold its graph."""
+    def take_outputs(self) -> tuple[ContextLogits | None, dict[str, Tensor]]:
+        """What the seam and the auxiliaries computed; the call then forgets it, so as not to hold its graph."""
         outputs, auxiliary = self.outputs, self.auxiliary
         self.outputs, self.auxiliary = None, {}
         return outputs, auxiliary
@@ -46,14 +46,14 @@ _this_thread = _ThisThread()
 _in_backward: WeakValueDictionary[tuple[int, int], Call] = WeakValueDictionary()
 
 
-def begin(call: Call) -> Call | None:
-    """The seam knows of the call from now on; returns the call that this one is nested in, for `end`."""
+def begin_call(call: Call) -> Call | None:
+    """The seam knows of the call from now on; returns the call that this one is nested in, for `end_call`."""
     outer = _this_thread.call
     _this_thread.call = call
     return outer
 
 
-def end(outer: Call | None) -> None:
+def end_call(outer: Call | None) -> None:
     """The call is over, whatever happened in it."""
     _this_thread.call = outer
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
-import inspect
 import logging
-import sys
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cacseg import ops
-from cacseg.adapters.calls import Call, begin, end, remember_in_backward
+from cacseg.adapters.calls import Call, begin_call, end_call, remember_in_backward
+from cacseg.adapters.labels import (
+    LabelsArgument,
+    check_label_size,
+    find_labels_argument,
+    warn_of_ignored_foreground,
+)
+from cacseg.adapters.neighbours import CONVOLUTION_AFTER
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
 
 logger = logging.getLogger("cacseg")
 
-ASKED = "_cacseg_asked"  # the argument by which `loss` and `plain` say what they want of a call
+REQUEST = "_cacseg_request"  # the argument by which `loss` and `plain` say what they want of a call
 
 
 class Conversion(NamedTuple):
@@ -37,12 +42,13 @@ class ConvertedModel(nn.Module):
     `model(images)` returns what it returned, from the context logits. `model.loss(images, labels)` returns the named
     losses and their "total". `model(images, labels)` is the same for wrappers that see nothing but calls of the model
     (`DistributedDataParallel`); a model whose own forward has `labels`, as those of transformers, returns its output
-    with the loss in it. `model.plain(images)` returns what the original model would.
+    with the loss in it. With `return_output=True` both return the output and the losses. `model.plain(images)` returns
+    what the original model would.
     """
 
     _cacseg_kind: type[ConvertedModel]  # of the subclass, as the two after it
     _cacseg_original: type[nn.Module]
-    _cacseg_labels: LabelsPlace
+    _cacseg_labels: LabelsArgument
     accepts_loss_kwargs = False  # transformers' Trainer: the loss is a mean over this batch alone
     conversion: Conversion
 
@@ -51,39 +57,41 @@ class ConvertedModel(nn.Module):
         """The name of the module where features become class scores."""
         return self.conversion.seam
 
-    def loss(self, *inputs: Any, labels: Tensor | None = None, **named: Any) -> dict[str, Tensor]:
+    def loss(self, *inputs: Any, labels: Tensor | None = None, return_output: bool = False, **named: Any) -> Any:
         """The named terms, before their weights, and "total", their weighted sum: `loss(images, labels)`.
 
-        The model's other inputs may be given too, by their names: `loss(**batch)`.
+        The model's other inputs may be given too, by their names: `loss(**batch)`. With `return_output`, what the model
+        returns for these inputs comes first, from the same run: `output, losses = loss(images, labels,
+        return_output=True)`.
         """
         if labels is None and len(inputs) > 1:
             *others, labels = inputs
             inputs = tuple(others)
         if labels is None:
             raise TypeError("loss needs labels: model.loss(images, labels).")
-        return self(*inputs, **named, labels=labels, **{ASKED: "losses"})
+        return self(*inputs, **named, labels=labels, return_output=return_output, **{REQUEST: "losses"})
 
     def plain(self, *inputs: Any, **named: Any) -> Any:
         """What the original model returns for these inputs, with the weights as they are now."""
-        return self(*inputs, **named, **{ASKED: "plain"})
+        return self(*inputs, **named, **{REQUEST: "plain"})
 
     def drop_oracle(self) -> ConvertedModel:
         """Drops the branch that only training uses, in place, for deployment; returns the model."""
         self._cacseg_seam().drop_oracle()
         return self
 
-    def _cacseg_answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every call of the model comes here, `loss` and `plain` too, so that hooks and wrappers see them all."""
-        asked = named.pop(ASKED, None)
+        request = named.pop(REQUEST, None)
         if not is_converted(self):
-            if asked is not None:
+            if request is not None:
                 raise TypeError(
                     f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built "
                     "from the class of one. Convert it too."
                 )
             return super().forward(*inputs, **named)
-        if asked == "plain":
-            return self._cacseg_run(Call(self._cacseg_seam(), plain=True), inputs, named)
+        if request == "plain":
+            return self._cacseg_run_original(Call(self._cacseg_seam(), plain=True), inputs, named)
         labels = named.pop("labels", None)
         _, position, is_originals = self._cacseg_labels
         if len(inputs) > position:
@@ -91,9 +99,12 @@ class ConvertedModel(nn.Module):
             # None holds a place that the original has for labels; other arguments may follow it.
             inputs = (*inputs[:position], *((None,) if is_originals else ()), *inputs[position + 1 :])
         if labels is None:
-            return self._cacseg_run(Call(self._cacseg_seam()), inputs, named)
+            return self._cacseg_run_original(Call(self._cacseg_seam()), inputs, named)
+        return_output = named.pop("return_output", False)
         output, losses = self._cacseg_losses(self._cacseg_read_labels(labels), inputs, named)
-        return losses if asked == "losses" or not is_originals else with_loss(output, losses)
+        if return_output:
+            return output, losses
+        return losses if request == "losses" or not is_originals else with_loss(output, losses)
 
     def _cacseg_read_labels(self, labels: Any) -> Tensor:
         if not isinstance(labels, Tensor):
@@ -107,18 +118,24 @@ class ConvertedModel(nn.Module):
         self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, dict[str, Tensor]]:
         """The output, the named terms of the criterion and of the auxiliaries, and their weighted "total"."""
-        call, seam = Call(self._cacseg_seam(), labels=labels), self._cacseg_seam()
-        output = self._cacseg_run(call, inputs, named)
-        outputs, auxiliary = call.take_answers()
+        seam = self._cacseg_seam()
+        labels = seam.read_labels(labels)
+        call = Call(seam, labels=labels)
+        output = self._cacseg_run_original(call, inputs, named)
+        outputs, auxiliary = call.take_outputs()
         if outputs is None:
             raise RuntimeError(
                 "the model must run its classifier once in each call; it did not run. Name the convolution that "
                 "every call passes: cacseg.convert(cacseg.restore(model), seam=...)."
             )
+        check_label_size(labels, (inputs, named), output)
         if not seam.is_checked and not torch.compiler.is_compiling():
-            report_other_scores(self, seam, output)
-        answers = (outputs.context, outputs.plain, outputs.oracle, outputs.taught, outputs.presence)
-        remember_in_backward(call, [one for one in answers if one is not None])
+            check_output_channels(self, seam, output)
+            if seam.num_classes == 1:
+                warn_of_ignored_foreground(labels, seam.ignore_index)
+            seam.is_checked = True
+        scores = (outputs.context, outputs.plain, outputs.oracle, *auxiliary.values())
+        remember_in_backward(call, [one for one in scores if one is not None])
         losses = seam.criterion(outputs, labels)
         total = losses.pop("total")
         ran = {name: weight for name, weight in self.conversion.auxiliaries.items() if name in auxiliary}
@@ -135,13 +152,13 @@ class ConvertedModel(nn.Module):
             total = total + weight * losses[term]
         return output, {**losses, "total": total}
 
-    def _cacseg_run(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_run_original(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
-        outer = begin(call)
+        outer = begin_call(call)
         try:
             output = super().forward(*inputs, **named)
         finally:
-            end(outer)
+            end_call(outer)
         remember_in_backward(call, list(tensors_in(output)))
         return output
 
@@ -165,18 +182,31 @@ def is_converted(model: nn.Module) -> bool:
     return isinstance(model, ConvertedModel) and "conversion" in vars(model)
 
 
-def report_other_scores(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
-    """Once: where nothing that the model returns has as many channels as the seam, it may be the wrong layer."""
-    seam.is_checked = True
+def check_output_channels(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
+    """The model should return maps with as many channels as the seam; else it may be the wrong layer.
+
+    A model may make something else of its scores, so that this is a warning; but not where a PixelShuffle explains it.
+    """
     shapes = [tuple(tensor.shape) for tensor in tensors_in(output) if tensor.ndim > 2]
-    if shapes and not any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
-        logger.warning(
-            "cacseg: %r makes %d scores for each pixel, and %s returns %s. Is it where features become class scores?",
-            model.seam,
-            seam.num_classes,
-            type(model).__name__,
-            ", ".join(map(str, shapes)),
-        )
+    if not shapes or any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
+        return
+    returned = ", ".join(map(str, shapes))
+    for name, module in model.named_modules():
+        if isinstance(module, nn.PixelShuffle):
+            channels = seam.num_classes // module.upscale_factor**2
+            if any(shape[1] == channels for shape in shapes):
+                raise ValueError(
+                    f"the seam must make the scores that the model returns; {model.seam!r} makes {seam.num_classes} "
+                    f"channels, and after the PixelShuffle {name!r} {type(model).__name__} returns {returned}. "
+                    f"{CONVOLUTION_AFTER}"
+                )
+    logger.warning(
+        "cacseg: %r makes %d scores for each pixel, and %s returns %s. Is it where features become class scores?",
+        model.seam,
+        seam.num_classes,
+        type(model).__name__,
+        returned,
+    )
 
 
 def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:
@@ -210,10 +240,10 @@ def converted_class(kind: type[ConvertedModel], original: type[nn.Module]) -> ty
         # Mixed precision of accelerate keeps this method bound to a model, which may be restored by then.
         if not isinstance(self, ConvertedModel):
             return original.forward(self, *inputs, **named)
-        return self._cacseg_answer(inputs, named)
+        return self._cacseg_forward(inputs, named)
 
-    place = place_labels(original)
-    forward.__signature__ = place.signature  # type: ignore[attr-defined]
+    labels = find_labels_argument(original)
+    forward.__signature__ = labels.signature  # type: ignore[attr-defined]
     forward.__doc__ = original.forward.__doc__
     namespace = {
         "__module__": original.__module__,
@@ -221,7 +251,7 @@ def converted_class(kind: type[ConvertedModel], original: type[nn.Module]) -> ty
         "__doc__": original.__doc__,
         "_cacseg_kind": kind,
         "_cacseg_original": original,
-        "_cacseg_labels": place,
+        "_cacseg_labels": labels,
         "forward": forward,
     }
     _classes[kind, original] = type(original.__name__, (kind, original), namespace)
@@ -235,32 +265,3 @@ def new_converted(kind: type[ConvertedModel], original: type[nn.Module], *argume
     """An empty instance, for copies and pickles to fill."""
     made = converted_class(kind, original)
     return made.__new__(made, *arguments)
-
-
-class LabelsPlace(NamedTuple):
-    """Where `labels` stands among the arguments of a converted forward."""
-
-    signature: inspect.Signature  # of the converted forward
-    position: int  # among the positional arguments
-    is_originals: bool  # the original forward has that argument itself
-
-
-def place_labels(original: type[nn.Module]) -> LabelsPlace:
-    """The original's own place for labels, or a new one after its positional arguments."""
-    signature = inspect.signature(original.forward)
-    parameters = list(signature.parameters.values())
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    positional = [parameter.name for parameter in parameters if parameter.kind in kinds]
-    if "labels" in signature.parameters:
-        if signature.parameters["labels"].default is inspect.Parameter.empty:
-            raise TypeError(
-                f"the forward of {original.__name__} requires labels, and a converted model runs it without: its "
-                "losses come from the classifier. Give the argument the default None."
-            )
-        position = positional.index("labels") - 1 if "labels" in positional else sys.maxsize  # without self
-        return LabelsPlace(signature, position, is_originals=True)
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
-    kind = inspect.Parameter.KEYWORD_ONLY if takes_any else inspect.Parameter.POSITIONAL_OR_KEYWORD
-    parameters.insert(len(positional) + takes_any, inspect.Parameter("labels", kind, default=None))
-    position = sys.maxsize if takes_any else len(positional) - 1
-    return LabelsPlace(signature.replace(parameters=parameters), position, is_originals=False)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cacseg.adapters.calls import call_of
 from cacseg.adapters.converted import ConvertedModel, is_converted
-from cacseg.adapters.rows import Known, Row
+from cacseg.adapters.rows import Parts, Row
 
 PACKAGE = "mmseg"
 MASKS = "it classifies masks, not pixels: no convolution turns the features of a pixel into class scores"
@@ -53,24 +53,24 @@ ROWS = [*SEGMENTORS, *HEADS]
 SECOND_CLASSIFIERS = {"DAHead": ("pam_conv_seg", "cam_conv_seg"), "DDRHead": ("aux_cls_seg",)}
 
 
-def read_model(row: Row, model: Any) -> Known:
+def read_model(row: Row, model: Any) -> Parts:
     """The seam of the last stage, and as auxiliaries the stages before it and the auxiliary heads."""
     if row.refusal:
-        return Known(refusal=row.refusal)
+        return Parts(refusal=row.refusal)
     stages, heads = named_heads(model, "decode_head"), named_heads(model, "auxiliary_head")
     last = list(stages)[-1]
     auxiliaries: dict[str, float] = {}
     for name, head in {**stages, **heads}.items():
         refusal = refusal_of(name, head)
         if refusal:
-            return Known(refusal=refusal)
+            return Parts(refusal=refusal)
         decode: Any = head.loss_decode
         losses: list[Any] = list(decode) if isinstance(decode, nn.ModuleList) else [decode]
         weights: list[float] = [loss.loss_weight for loss in losses if type(loss).__name__ in CROSS_ENTROPIES]
         if name != last:
             if not weights:
                 kinds = " and ".join(type(loss).__name__ for loss in losses)
-                return Known(refusal=f"{name} must have a cross-entropy among its losses; it has {kinds}")
+                return Parts(refusal=f"{name} must have a cross-entropy among its losses; it has {kinds}")
             auxiliaries[f"{name}.conv_seg"] = sum(weights)
         for second in second_classifiers(head):
             auxiliaries[f"{name}.{second}"] = weights[-1] if weights else 1.0
@@ -81,7 +81,7 @@ def read_model(row: Row, model: Any) -> Known:
         for layer in ("conv_seg", *second_classifiers(one))
         if one.align_corners
     )
-    return Known(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index, aligned=aligned)
+    return Parts(f"{last}.conv_seg", f"{last}.dropout", auxiliaries, head.ignore_index, aligned=aligned)
 
 
 CROSS_ENTROPIES = ("CrossEntropyLoss", "OhemCrossEntropy")
@@ -116,7 +116,7 @@ class ConvertedSegmentor(ConvertedModel):
     "loss", that the Runner adds up.
     """
 
-    def loss(self, *inputs: Any, labels: Any = None, data_samples: Any = None, **named: Any) -> dict[str, Tensor]:
+    def loss(self, *inputs: Any, labels: Any = None, data_samples: Any = None, **named: Any) -> Any:
         """`ConvertedModel.loss`, for a tensor of labels or for samples."""
         return super().loss(*inputs, labels=data_samples if labels is None else labels, **named)
 
@@ -129,10 +129,10 @@ class ConvertedSegmentor(ConvertedModel):
                 head(features)
         return features
 
-    def _cacseg_answer(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def _cacseg_forward(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         given = {**dict(zip(("inputs", "data_samples", "mode"), inputs, strict=False)), **named}
         if given.get("mode") != "loss" or not is_converted(self):
-            return super()._cacseg_answer(inputs, named)
+            return super()._cacseg_forward(inputs, named)
         _, losses = self._cacseg_losses(self._cacseg_read_labels(given.get("data_samples")), (given["inputs"],), {})
         total = losses.pop("total")
         return {**losses, "loss": total}

@@ -7,7 +7,7 @@ kernel, and the length of a patch is a sum over a window. So memory stays that o
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,8 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from cacseg.functional._precision import ZERO_NORM, inverse_norm, no_autocast, widen
+from cacseg.functional.labels import class_masks
+from cacseg.functional.prototypes import Scope, pixel_shares
 from cacseg.ops.logits import LARGEST_HALF, compute_dtype
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -33,19 +35,6 @@ class Geometry(NamedTuple):
     def pointwise(self) -> bool:
         """A 1x1 convolution, or a linear layer."""
         return {*self.kernel_size, *self.stride} <= {1} and not any(self.padding)
-
-    @property
-    def centred(self) -> bool:
-        """A patch around every place of the map, which stands in its middle."""
-        parts = zip(*self, strict=True)
-        return all(k % 2 and stride == 1 and 2 * pad == d * (k - 1) for k, stride, pad, d in parts)
-
-    def middle_of(self, patches: Tensor) -> Tensor:
-        """The middle of each patch, [b, d, *spatial] from [b, d*k*k, *spatial]."""
-        place = 0
-        for k in self.kernel_size:
-            place = place * k + k // 2
-        return patches.unflatten(1, (-1, math.prod(self.kernel_size)))[:, :, place]
 
     def out_size(self, size: torch.Size) -> list[int]:
         """The size of the map of patches over a map of that size."""
@@ -94,24 +83,42 @@ def patch_inverse_norms(features: Tensor, geometry: Geometry) -> Tensor:
     return torch.where(zero, 0.0, torch.where(zero, 1.0, lengths).rsqrt())
 
 
-def patch_dot_logits(features: Tensor, rows: Tensor, geometry: Geometry) -> Tensor:
+def context_prototypes(features: Tensor, plain_logits: Tensor, epsilon: float, geometry: Geometry) -> Tensor:
+    """`functional.context_prototypes` of the patches, Eq. (4)."""
+    with no_autocast(features):
+        values = widen(features)
+        return patch_sums(values, pixel_shares(plain_logits, epsilon).to(values.dtype), geometry)
+
+
+def oracle_prototypes(features: Tensor, labels: Tensor, weight: Tensor, scope: Scope, geometry: Geometry) -> Tensor:
+    """`functional.oracle_prototypes` of the patches, Eq. (1); labels have the size of the scores, -1 where ignored."""
+    with no_autocast(features):
+        values = widen(features)
+        masks = class_masks(labels, weight.shape[0], -1, values.dtype)
+        sums, counts = patch_sums(values, masks, geometry), masks.flatten(2).sum(dim=-1, keepdim=True)
+        if scope == "batch":
+            sums, counts = sums.sum(dim=0, keepdim=True), counts.sum(dim=0, keepdim=True)
+        return torch.where(counts > 0, sums / counts.clamp_min(1.0), weight.detach().to(sums.dtype))
+
+
+def dot_logits(features: Tensor, classifier: Tensor, geometry: Geometry) -> Tensor:
     """`ops.dot_logits` of the patches."""
     dtype = compute_dtype(features)
     with no_autocast(features):
         if dtype == torch.float16:
-            return patch_scores(features.float(), rows.float(), geometry).clamp(-LARGEST_HALF, LARGEST_HALF).to(dtype)
-        return patch_scores(features.to(dtype), rows.to(dtype), geometry)
+            scores = patch_scores(features.float(), classifier.float(), geometry)
+            return scores.clamp(-LARGEST_HALF, LARGEST_HALF).to(dtype)
+        return patch_scores(features.to(dtype), classifier.to(dtype), geometry)
 
 
-def patch_cosine_logits(features: Tensor, rows: Tensor, scale: float, norms: Tensor, geometry: Geometry) -> Tensor:
-    """`ops.cosine_logits` of the patches, whose `patch_inverse_norms` are known."""
+def cosine_logits(features: Tensor, classifiers: Sequence[Tensor], scale: float, geometry: Geometry) -> list[Tensor]:
+    """`ops.cosine_logits_of_all` of the patches; their lengths are found once."""
     dtype = compute_dtype(features)
+    wide = torch.float32 if dtype == torch.float16 else dtype  # before the division a score is as large as the patch
     with no_autocast(features):
-        rows = widen(rows) * inverse_norm(rows, dim=-1)
-        wide = (
-            torch.float32 if dtype == torch.float16 else dtype
-        )  # a score is as large as the patch before the division
-        return (patch_scores(features.to(wide), rows.to(wide), geometry) * (norms * scale)).to(dtype)
+        shares = scale * patch_inverse_norms(features, geometry)
+        rows = [widen(one) * inverse_norm(one, dim=-1) for one in classifiers]
+        return [(patch_scores(features.to(wide), one.to(wide), geometry) * shares).to(dtype) for one in rows]
 
 
 class _PatchSums(torch.autograd.Function):

@@ -24,24 +24,23 @@ class Row(NamedTuple):
     align_corners: bool = False  # of the upsampling of its scores, where no module shows it
 
 
-class Known(NamedTuple):
-    """What a row, and the model itself, say of one model."""
+class Parts(NamedTuple):
+    """The parts of one model that a conversion touches, as its row and the model itself say."""
 
     seam: str = ""  # "" where it has to be found
     dropout: str = ""
-    auxiliaries: Mapping[str, float] = MappingProxyType(
-        {}
-    )  # the convolution of each auxiliary classifier, and the weight of its loss
+    # The convolution of each auxiliary classifier, and the weight of its loss.
+    auxiliaries: Mapping[str, float] = MappingProxyType({})
     ignore_index: int | None = None
     refusal: str = ""
     aligned: frozenset[str] = frozenset()  # convolutions whose scores are upsampled so, where no module shows it
 
 
-def read_row(row: Row, model: Any) -> Known:
+def read_row(row: Row, model: Any) -> Parts:
     """A row, with what its entries of the model's config say."""
     weight = getattr(model.config, row.auxiliary_weight) if row.auxiliary_weight else AUXILIARY_WEIGHT
     names = dict(model.named_modules())
-    return Known(
+    return Parts(
         seam=row.seam,
         dropout=row.dropout,
         auxiliaries={row.auxiliary: weight} if row.auxiliary and row.auxiliary in names else {},

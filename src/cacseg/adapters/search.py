@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ def get_by_name(model: nn.Module, name: str) -> nn.Module:
     )
 
 
-def check_bare(name: str, module: nn.Module) -> None:
+def check_no_hooks(name: str, module: nn.Module) -> None:
     """What someone else put on a module that is replaced would be lost."""
     if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
         raise TypeError(
@@ -84,7 +84,7 @@ def check_bare(name: str, module: nn.Module) -> None:
 
 
 def check_replaceable(name: str, module: nn.Module) -> None:
-    """A classifier can stand in the place of an ordinary convolution or linear layer with two outputs or more."""
+    """A classifier can stand in the place of an ordinary convolution or linear layer."""
     kinds: tuple[type[nn.Module], ...] = (*CONVOLUTIONS, nn.Linear)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if kind is None:
@@ -97,15 +97,10 @@ def check_replaceable(name: str, module: nn.Module) -> None:
             f"the seam must compute what {kind.__name__} computes from its own weight; {name!r} is a "
             f"{type(module).__name__} with a computation of its own. Remove parametrisations and adapters first."
         )
-    check_bare(name, module)
+    check_no_hooks(name, module)
     assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
     if isinstance(module.weight, nn.UninitializedParameter):
         raise ValueError(f"the seam must have its weights; {name!r} is lazy. Run the model once before converting it.")
-    if module.weight.shape[0] < 2:
-        raise ValueError(
-            f"the classifier must have at least 2 classes; {name!r} has {module.weight.shape[0]}. A softmax over one "
-            "class is constant: for binary segmentation build the model with two classes, background and foreground."
-        )
     if not isinstance(module, nn.Linear):
         check_geometry(name, module)
 
@@ -125,21 +120,24 @@ def check_geometry(name: str, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
         raise ValueError(f"a seam must pad both sides alike; {name!r} has {arrived}. Use an odd kernel.")
 
 
-def find_by_running(model: nn.Module, example: Tensor | None, likely: str = "") -> str:
+def find_by_running(
+    model: nn.Module, example: Tensor | None, known_seam: str = "", auxiliaries: Sequence[str] = ()
+) -> str:
     """The name of the one 1x1 convolution that the first output map comes from with no other weights in between.
 
     Every layer with parameters has its output cut from the graph on the way; those that the output still depends on
     are the last ones. Parameters beside layers, in a module that holds both, are looked at one by one.
-    A classifier that is `likely`, of a known architecture inside the model, may have a larger kernel.
+    A `known_seam`, of a known architecture inside the model, may have a larger kernel.
     """
-    outputs: dict[str, Tensor] = {}
+    layer_inputs: dict[str, Any] = {}
+    layer_outputs: dict[str, Tensor] = {}
 
-    def cut(name: str) -> Any:
+    def cut_output(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
             if not isinstance(output, Tensor) or not output.is_floating_point():
                 return output
-            outputs[name] = output.detach().requires_grad_()
-            return outputs[name].clone()  # which, unlike a leaf, may be changed in place by what follows
+            layer_inputs[name], layer_outputs[name] = inputs, output.detach().requires_grad_()
+            return layer_outputs[name].clone()  # which, unlike a leaf, may be changed in place by what follows
 
         return hook
 
@@ -147,29 +145,33 @@ def find_by_running(model: nn.Module, example: Tensor | None, likely: str = "") 
     modes = {module: module.training for module in modules.values()}
     has_layers = {name: any([*child.parameters()] for child in module.children()) for name, module in modules.items()}
     holders = [name for name, module in modules.items() if [*module.parameters(recurse=False)]]
-    hooks = [modules[name].register_forward_hook(cut(name)) for name in holders if name and not has_layers[name]]
-    beside = {
+    hooks = [modules[name].register_forward_hook(cut_output(name)) for name in holders if name and not has_layers[name]]
+    loose_parameters = {
         f"{name}.{key}".lstrip("."): one
         for name in holders
         if has_layers[name] or not name
         for key, one in modules[name].named_parameters(recurse=False)
         if one.is_floating_point()
     }
-    frozen = [one for one in beside.values() if not one.requires_grad]
+    frozen = [one for one in loose_parameters.values() if not one.requires_grad]
     try:
         for one in frozen:
             one.requires_grad_()
         model.eval()  # batch statistics stay as they are
         with torch.inference_mode(False), torch.enable_grad():
             answer = run_once(model, example)
-            scores = next((tensor for tensor in tensors_in(answer) if tensor.ndim == 4), None)
-            if scores is None or not scores.requires_grad:
+            maps = {key: one for key, one in named_tensors_in(answer) if one.ndim == 4}
+            first = next(iter(maps), None)
+            if first is None or not maps[first].requires_grad:
                 raise ValueError(
                     f"the seam is found from a first output [b, n, H, W] that depends on a convolution; "
                     f"{type(model).__name__} returned {describe(answer)}. Name it: convert(model, seam=...)."
                 )
-            candidates = {**outputs, **beside}
-            gradients = torch.autograd.grad(scores.sum(), [*candidates.values()], allow_unused=True)
+            leaves = {**layer_outputs, **loose_parameters}
+            sources = {key: reached_leaves(one, leaves) for key, one in maps.items() if one.requires_grad}
+            found = sources[first]
+            inputs = layer_inputs.get(found[0]) if found else None
+            read = [name for one in tensors_in(inputs) for name in reached_leaves(one, leaves)]
     finally:
         for hook in hooks:
             hook.remove()
@@ -177,11 +179,28 @@ def find_by_running(model: nn.Module, example: Tensor | None, likely: str = "") 
             one.requires_grad_(False)
         for module, mode in modes.items():
             module.training = mode
-    last = [name for name, gradient in zip(candidates, gradients, strict=True) if gradient is not None]
-    return likely if last == [likely] else check_found(modules, last, scores.shape[1])
+    if found == [known_seam]:
+        return known_seam
+    check_found(modules, found, maps[first].shape[1])
+    heads = {key: (names[0], maps[key].shape[1]) for key, names in sources.items() if len(names) == 1}
+    others = {
+        key: (name, channels)
+        for key, (name, channels) in heads.items()
+        if isinstance(modules.get(name), nn.Conv2d) and name not in (*found, *read, *auxiliaries)
+    }
+    check_one_task(model, {first: heads[first], **others})
+    return found[0]
 
 
-def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -> str:
+def reached_leaves(output: Tensor, leaves: dict[str, Tensor]) -> list[str]:
+    """The names of those that a tensor depends on."""
+    if not output.requires_grad:
+        return []
+    gradients = torch.autograd.grad(output.sum(), [*leaves.values()], allow_unused=True, retain_graph=True)
+    return [name for name, gradient in zip(leaves, gradients, strict=True) if gradient is not None]
+
+
+def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -> None:
     """Exactly one module comes last, it is a 1x1 convolution, and its channels are the output's."""
     kinds = {name: type(modules[name]).__name__ if name in modules else "Parameter" for name in last}
     found = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items()) or "none"
@@ -197,13 +216,36 @@ def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -
             f"the last module with weights must be a 1x1 convolution; it is {found}. What comes after the classifier "
             "has no part in its losses; name the convolution all the same with convert(model, seam=...)."
         )
-    if set(module.kernel_size) != {1} or module.out_channels != channels:
+    if module.out_channels != channels:
         raise ValueError(
-            f"the last convolution must be 1x1 with as many channels as the output ({channels}); {last[0]!r} has "
-            f"kernel_size={module.kernel_size} and {module.out_channels} channels. If it makes the class scores, name "
-            f"it: convert(model, seam={last[0]!r})."
+            f"the last convolution must have as many channels as the output, one for each class; {last[0]!r} has "
+            f"{module.out_channels} and the output {channels}: something after it, such as an nn.PixelShuffle, changes "
+            "their number. Put a 1x1 convolution after that: convert finds it."
         )
-    return last[0]
+    if set(module.kernel_size) != {1}:
+        raise ValueError(
+            f"the last convolution must be 1x1; {last[0]!r} has kernel_size={module.kernel_size}. If it makes the "
+            f"class scores, name it: convert(model, seam={last[0]!r})."
+        )
+
+
+def check_one_task(model: nn.Module, heads: dict[str, tuple[str, int]]) -> None:
+    """The first output must be the class scores, among others that come from convolutions beside that of the first.
+
+    `heads` has the convolution and the channels of each output. The first is doubtful where another has more
+    channels, or where the first has one: that may be depth as well as a mask.
+    Outputs with the channels of the first are those of auxiliary classifiers.
+    """
+    (_, channels), *others = heads.values()
+    if all(count <= channels and channels > 1 for _, count in others):
+        return
+    listed = ", ".join(f"{key!r} (channels: {count}, from {name!r})" for key, (name, count) in heads.items())
+    by_channels = sorted(heads, key=lambda key: heads[key][1], reverse=True)
+    choices = ", ".join(f"seam={heads[key][0]!r} for {key!r}" for key in by_channels)
+    raise ValueError(
+        f"it must be known which output holds the class scores; {type(model).__name__} returns {listed}. Name its "
+        f"convolution: {choices}. Further classifiers of the same classes: auxiliaries=[...]."
+    )
 
 
 def run_once(model: nn.Module, example: Tensor | None) -> Any:
@@ -224,17 +266,22 @@ def run_once(model: nn.Module, example: Tensor | None) -> Any:
 
 def tensors_in(answer: Any) -> Iterator[Tensor]:
     """The tensors of nested tuples, lists, dicts and dataclasses, in order."""
+    return (tensor for _, tensor in named_tensors_in(answer))
+
+
+def named_tensors_in(answer: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The same with their names, such as "out" or "logits.0"."""
+    entries: list[tuple[Any, Any]] = []
     if isinstance(answer, Tensor):
-        yield answer
+        yield name, answer
     elif isinstance(answer, dict):
-        for value in answer.values():
-            yield from tensors_in(value)
+        entries = list(answer.items())
     elif isinstance(answer, list | tuple):
-        for value in answer:
-            yield from tensors_in(value)
+        entries = list(enumerate(answer))
     elif dataclasses.is_dataclass(answer):
-        for field in dataclasses.fields(answer):
-            yield from tensors_in(getattr(answer, field.name))
+        entries = [(field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer)]
+    for key, value in entries:
+        yield from named_tensors_in(value, f"{name}.{key}" if name else str(key))
 
 
 def describe(answer: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -9,28 +10,31 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cacseg._checks import check_class_weights
+from cacseg._checks import check_class_weights, check_names, check_number
 from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class, is_converted
 from cacseg.adapters.mmseg import PACKAGE as MMSEG
 from cacseg.adapters.mmseg import ConvertedSegmentor
-from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
-from cacseg.adapters.rows import AUXILIARY_WEIGHT, Known
-from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Placed, SeamClassifier, put_back
+from cacseg.adapters.neighbours import aligns_corners, check_channels_after, find_dropout
+from cacseg.adapters.patches import CONVOLUTIONS
+from cacseg.adapters.rows import AUXILIARY_WEIGHT, Parts
+from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Replacement, SeamClassifier, original_of
 from cacseg.adapters.search import (
-    check_bare,
+    check_no_hooks,
     check_path,
     check_replaceable,
     check_unwrapped,
     find_by_running,
     get_by_name,
 )
-from cacseg.adapters.supported import known_inside, known_of, row_of
+from cacseg.adapters.supported import find_row, known_parts, known_parts_inside
+from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.presets import DEFAULT, fill_preset
 
 logger = logging.getLogger("cacseg")
 
 ADDED = ("conversion", "drop_oracle", "loss", "plain", "seam")  # what a converted model has beside its own
+FIXED = ("in_channels", "num_classes", "bias")  # by the convolution
 MANY_PARAMETERS = 10_000_000  # of the projectors alone, beyond which a user is told
 
 
@@ -50,6 +54,9 @@ def convert(
     `model(images)` (the same type and size of output, from the context logits), `model.loss(images, labels)`,
     `model.plain(images)`, `model.seam`, and `cacseg.restore(model)` makes it the original again.
 
+    A classifier with one channel is binary segmentation: the model goes on returning one channel, for a sigmoid; labels
+    are 0 and 1, or a mask of bools or floats, [b, H, W] or [b, 1, H, W].
+
     Args:
         model: of segmentation_models_pytorch, torchvision, transformers or mmsegmentation (docs/convert.md lists the
             architectures), or any nn.Module.
@@ -62,10 +69,110 @@ def convert(
             those of the architectures in docs/convert.md are known.
         auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
             config of a model of transformers or the heads of mmsegmentation say, else 0.4.
-        classifier_arguments: of `ContextAwareClassifier`. `preset` and `ignore_index` reach the loss too, unless
-            `loss_arguments` has its own. With the presets "tuned" and "centred" classifier and losses have a feature
-            where the model's own upsampling of the scores has it, with `align_corners=True` as without.
+        classifier_arguments: of `ContextAwareClassifier`. The loss has its `preset` and `ignore_index`. With the preset
+            "tuned" classifier and losses have a feature where the model's own upsampling of the scores has it, with
+            `align_corners=True` as without.
     """
+    check_arguments(classifier_arguments, loss_arguments or {}, auxiliary_weight)
+    check_model(model)
+    row, parts = find_row(model), known_parts(model)
+    if parts.refusal:
+        raise ValueError(f"{type(model).__name__} cannot be converted: {parts.refusal}.")
+    package = "" if row is None else row.package
+    check_attributes(model, package)
+    inside = known_parts_inside(model) if row is None else Parts()
+    is_named = bool(seam or parts.seam)
+    name = seam or parts.seam or find_by_running(model, example, inside.seam, auxiliaries)
+    if name == inside.seam:
+        parts = inside
+    replaced = get_by_name(model, name)
+    check_path(model, name)
+    check_replaceable(name, replaced)
+    check_is_classifier(model, name, replaced, parts)
+    if not is_named:
+        binary = ", one channel: binary segmentation" if outputs_of(replaced) == 1 else ""
+        logger.warning("cacseg.convert: %s makes its class scores at %r%s", type(model).__name__, name, binary)
+    fixed = sorted(set(FIXED) & set(classifier_arguments))
+    if fixed:
+        raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
+
+    preset = fill_preset(classifier_arguments.get("preset", DEFAULT))
+    follows = preset.label_sampling == "centred"  # the losses then upsample as the model does
+    of_classifier, of_loss = dict(classifier_arguments), dict(loss_arguments or {})
+    if parts.ignore_index is not None:
+        of_classifier.setdefault("ignore_index", parts.ignore_index)
+    if "ignore_index" in of_classifier:
+        of_loss.setdefault("ignore_index", of_classifier["ignore_index"])
+    if follows and aligns_corners(model, name, parts):
+        set_defaults(of_classifier, label_sampling="aligned")
+        set_defaults(of_loss, align_corners=True, context_align_corners=True)
+    dropout_name, dropout = find_dropout(model, name, parts, replaced)
+    moved_dropout = None if "dropout" in of_classifier else dropout
+    with torch.inference_mode(False):  # whose new parameters could never be trained
+        classifier = SeamClassifier(replaced, moved_dropout, ContextLoss(**of_loss), of_classifier)
+    check_criterion(classifier)
+    report_many_parameters(name, classifier)
+
+    weights = {**(parts.auxiliaries if name == parts.seam else {})}
+    for other in check_auxiliaries(model, auxiliaries, name, replaced):
+        weights.setdefault(other, AUXILIARY_WEIGHT)
+    if auxiliary_weight is not None:
+        weights = dict.fromkeys(weights, auxiliary_weight)
+    aligned = frozenset(key for key in weights if follows and aligns_corners(model, key, parts))
+    replacements: dict[str, Replacement] = {name: classifier}
+    if dropout_name:
+        replacements[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
+    for key in weights:
+        auxiliary = model.get_submodule(key)
+        check_replaceable(key, auxiliary)
+        assert isinstance(auxiliary, nn.Conv2d)
+        replacements[key] = AuxiliaryClassifier(auxiliary, key)
+    converted: Any = model
+    kind = ConvertedSegmentor if package == MMSEG else ConvertedModel
+    converted.__class__ = converted_class(kind, type(model))  # what may fail comes first: the model is then as it was
+    for key, module in replacements.items():
+        replace_module(model, model.get_submodule(key), module)
+    converted.conversion = Conversion(name, dropout_name, weights, aligned)
+    return converted
+
+
+def restore(model: nn.Module) -> Any:
+    """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
+    if not isinstance(model, ConvertedModel) or not is_converted(model):
+        raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
+    seam, dropout, auxiliaries, _ = model.conversion
+    names = [name for name in (seam, dropout, *auxiliaries) if name]
+    for name in names:
+        check_no_hooks(name, model.get_submodule(name))
+    for name in names:
+        replacement = model.get_submodule(name)
+        assert isinstance(replacement, SeamClassifier | MovedDropout | AuxiliaryClassifier)
+        replace_module(model, replacement, original_of(replacement))
+    restored: Any = model
+    del restored.conversion
+    restored.__class__ = model._cacseg_original
+    return restored
+
+
+def check_arguments(
+    of_classifier: Mapping[str, Any], of_loss: Mapping[str, Any], auxiliary_weight: float | None
+) -> None:
+    """Names that there are, and one preset."""
+    own = [name for name, one in inspect.signature(convert).parameters.items() if one.kind is not one.VAR_KEYWORD]
+    check_names("convert", of_classifier, {*own, *inspect.signature(ContextAwareClassifier).parameters})
+    check_names("ContextLoss", of_loss, inspect.signature(ContextLoss).parameters)
+    preset = of_classifier.get("preset", DEFAULT)
+    if of_loss.get("preset", preset) not in (None, preset):
+        raise ValueError(
+            f"classifier and loss must have one preset; got {preset!r} for the classifier and {of_loss['preset']!r} in "
+            f"loss_arguments. Pass it to convert alone: convert(model, preset={of_loss['preset']!r})."
+        )
+    if auxiliary_weight is not None:
+        check_number("auxiliary_weight", auxiliary_weight, scalars=True)
+
+
+def check_model(model: nn.Module) -> None:
+    """A model around a classifier, neither converted nor wrapped."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert needs an nn.Module; got {type(model).__name__}.")
     if isinstance(model, (*CONVOLUTIONS, nn.Linear)):
@@ -80,95 +187,9 @@ def convert(
             )
         model.__class__ = model._cacseg_original  # type: ignore[assignment]  # built from a converted model's class
     check_unwrapped(model)
-    if auxiliary_weight is not None and not 0.0 <= auxiliary_weight < float("inf"):
-        raise ValueError(f"auxiliary_weight must be finite and not negative; got {auxiliary_weight}.")
-    row, known = row_of(model), known_of(model)
-    if known.refusal:
-        raise ValueError(f"{type(model).__name__} cannot be converted: {known.refusal}.")
-    package = "" if row is None else row.package
-    check_names(model, package)
-    inside = known_inside(model) if row is None else Known()
-    name = seam or known.seam or find_by_running(model, example, inside.seam)
-    if not seam and not known.seam:
-        logger.warning("cacseg.convert: %s makes its class scores at %r", type(model).__name__, name)
-    if name == inside.seam:
-        known = inside
-    if known.ignore_index is not None:
-        classifier_arguments.setdefault("ignore_index", known.ignore_index)
-    shared: dict[str, Any] = {
-        key: classifier_arguments[key] for key in ("preset", "ignore_index") if key in classifier_arguments
-    }
-    shared.update(loss_arguments or {})
-    replaced = get_by_name(model, name)
-    check_path(model, name)
-    check_replaceable(name, replaced)
-    follows = follows_upsampling(classifier_arguments) and follows_upsampling(shared)
-    if follows and aligns_corners(model, name, known):
-        fill_in(classifier_arguments, label_sampling="aligned")
-        fill_in(shared, align_corners=True, context_align_corners=True)
-    criterion = ContextLoss(**shared)
-    check_is_classifier(model, name, replaced, known)
-    dropout_name, dropout = dropout_before(model, name, known, replaced)
-    kept = None if "dropout" in classifier_arguments else dropout
-    weights = {**(known.auxiliaries if name == known.seam else {})}
-    for other in check_auxiliaries(model, auxiliaries, name, replaced):
-        weights.setdefault(other, AUXILIARY_WEIGHT)
-    if auxiliary_weight is not None:
-        weights = dict.fromkeys(weights, auxiliary_weight)
-
-    fixed = sorted({"in_channels", "num_classes", "bias"} & set(classifier_arguments))
-    if fixed:
-        raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
-    with torch.inference_mode(False):  # whose new parameters could never be trained
-        classifier = SeamClassifier(replaced, kept, criterion, classifier_arguments)
-    check_criterion(classifier, criterion)
-    added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
-    if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
-        logger.warning(
-            "cacseg.convert: %r is a convolution over patches of %d channels, whose projectors have %.0f M parameters; "
-            "fewer channels before it would cost less",
-            name,
-            classifier.in_channels,
-            added / 1e6,
-        )
-    aligned = frozenset(key for key in weights if follows and aligns_corners(model, key, known))
-    conversion = Conversion(name, dropout_name, weights, aligned)
-    placed: dict[str, Placed] = {name: classifier}
-    if dropout_name:
-        placed[dropout_name] = MovedDropout(model.get_submodule(dropout_name))
-    for key in weights:
-        auxiliary = model.get_submodule(key)
-        check_replaceable(key, auxiliary)
-        assert isinstance(auxiliary, nn.Conv2d)
-        placed[key] = AuxiliaryClassifier(auxiliary, key)
-    converted: Any = model
-    kind = ConvertedSegmentor if package == MMSEG else ConvertedModel
-    converted.__class__ = converted_class(kind, type(model))  # what may fail comes first: the model is then as it was
-    for key, module in placed.items():
-        replace_module(model, model.get_submodule(key), module)
-    converted.conversion = conversion
-    return converted
 
 
-def restore(model: nn.Module) -> Any:
-    """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
-    if not isinstance(model, ConvertedModel) or not is_converted(model):
-        raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
-    seam, dropout, auxiliaries, _ = model.conversion
-    names = [name for name in (seam, dropout, *auxiliaries) if name]
-    for name in names:
-        check_bare(name, model.get_submodule(name))
-    for name in names:
-        placed = model.get_submodule(name)
-        assert isinstance(placed, SeamClassifier | MovedDropout | AuxiliaryClassifier)
-        replace_module(model, placed, put_back(placed))
-    restored: Any = model
-    del restored.conversion
-    restored.__class__ = model._cacseg_original
-    return restored
-
-
-def check_names(model: nn.Module, package: str) -> None:
+def check_attributes(model: nn.Module, package: str) -> None:
     """The methods that a conversion adds must not hide anything of the model; mmsegmentation's `loss` is known."""
     known = {"loss"} if package == MMSEG else set()
     hidden = [name for name in ADDED if name in set(dir(model)) - known]
@@ -184,24 +205,29 @@ def check_names(model: nn.Module, package: str) -> None:
         )
 
 
-def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, known: Known) -> None:
-    """A layer that the caller named has as many outputs as the classifier of a known architecture."""
-    if not known.seam or name == known.seam:
-        return
-    usual = get_by_name(model, known.seam)
-    (n, *_), (classes, *_) = (cast(Tensor, module.weight).shape for module in (replaced, usual))
-    if n != classes:
-        raise ValueError(
-            f"the seam must be where features become class scores; {name!r} has {n} outputs, and "
-            f"{type(model).__name__} makes its {classes} scores at {known.seam!r}. Leave seam out."
-        )
+def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, parts: Parts) -> None:
+    """Its outputs are those of the classifier of a known architecture, and of the model."""
+    n = outputs_of(replaced)
+    check_channels_after(model, name, n)
+    if parts.seam and name != parts.seam:
+        classes = outputs_of(get_by_name(model, parts.seam))
+        if n != classes:
+            raise ValueError(
+                f"the seam must be where features become class scores; {name!r} has {n} outputs, and "
+                f"{type(model).__name__} makes its {classes} scores at {parts.seam!r}. Leave seam out."
+            )
+
+
+def outputs_of(layer: nn.Module) -> int:
+    """How many scores a convolution or a linear layer makes."""
+    return cast(Tensor, layer.weight).shape[0]
 
 
 def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> Sequence[str]:
     """Each is a 2-D convolution with the classes of the seam, and another than the seam."""
     if isinstance(names, str):
         raise TypeError(f"auxiliaries must be a list of names; got the text {names!r}. Put it in a list.")
-    classes = cast(Tensor, replaced.weight).shape[0]
+    classes = outputs_of(replaced)
     for name in names:
         module = get_by_name(model, name)
         check_path(model, name)
@@ -213,81 +239,34 @@ def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replace
     return names
 
 
-def check_criterion(classifier: SeamClassifier, criterion: ContextLoss) -> None:
+def check_criterion(classifier: SeamClassifier) -> None:
     """Classifier and losses fit together: known here, before the first training step."""
+    criterion = classifier.criterion
     if criterion.ignore_index != classifier.ignore_index:
         raise ValueError(
             f"classifier and loss must ignore the same label; got {classifier.ignore_index} and "
             f"{criterion.ignore_index}. Pass ignore_index to convert, not in loss_arguments."
         )
     if criterion.class_weights is not None:
-        check_class_weights(criterion.class_weights, classifier.num_classes)
+        check_class_weights(criterion.class_weights, max(2, classifier.num_classes))
 
 
-def dropout_before(model: nn.Module, name: str, known: Known, conv: nn.Module) -> tuple[str, nn.Module | None]:
-    """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
-    parent_name, _, last = name.rpartition(".")
-    parent, before = model.get_submodule(parent_name), ""
-    if name == known.seam and known.dropout:
-        before = known.dropout
-    elif isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
-        names = list(parent._modules)
-        if names.index(last) > 0:
-            before = f"{parent_name}.{names[names.index(last) - 1]}".lstrip(".")
-    module = dict(model.named_modules(remove_duplicate=False)).get(before) if before else None
-    if module is None or module_places(model, module) > 1:
-        return "", None  # one that stands elsewhere too goes on dropping there
-    size = geometry_of(conv).kernel_size
-    kinds = (nn.Dropout, *CHANNEL_DROPOUTS.get(len(size), ()))
-    kind = next((kind for kind in kinds if type(module).forward is kind.forward), None)
-    if not isinstance(module, kinds) or kind is None or module.p == 0.0:
-        return "", None
-    if kind is nn.Dropout and not set(size) <= {1}:
-        return "", None  # single values, dropped from every patch they are in: that is only possible before the patches
-    check_bare(before, module)
-    return before, kind(module.p).train(module.training)
+def report_many_parameters(name: str, classifier: SeamClassifier) -> None:
+    """Projectors over patches may outgrow the model."""
+    added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
+    if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
+        logger.warning(
+            "cacseg.convert: %r is a convolution over patches of %d channels, whose projectors have %.0f M parameters; "
+            "fewer channels before it would cost less",
+            name,
+            classifier.weight[0].numel(),
+            added / 1e6,
+        )
 
 
-def aligns_corners(model: nn.Module, name: str, known: Known) -> bool:
-    """Whether the model upsamples the scores of a convolution with align_corners=True, as far as modules can tell."""
-    while name:
-        if name in known.aligned:
-            return True
-        parent_name, _, last = name.rpartition(".")
-        parent = model.get_submodule(parent_name)
-        if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
-            return False
-        names = list(parent._modules)
-        after = (parent._modules[key] for key in names[names.index(last) + 1 :])
-        changing = next((one for one in after if not isinstance(one, (nn.Identity, *DROPOUTS))), None)
-        if changing is not None:
-            return bool(getattr(changing, "align_corners", False))
-        name = parent_name  # the last of its Sequential: what follows that?
-    return False
-
-
-def follows_upsampling(arguments: Mapping[str, Any]) -> bool:
-    """Whether a preset has each feature at one place: it is then where the model's own upsampling has it."""
-    return fill_preset(arguments.get("preset", DEFAULT)).label_sampling == "centred"
-
-
-def fill_in(arguments: dict[str, Any], **values: Any) -> None:
+def set_defaults(arguments: dict[str, Any], **values: Any) -> None:
     """What is left out, or None."""
     arguments.update({name: value for name, value in values.items() if arguments.get(name) is None})
-
-
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-# By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
-CHANNEL_DROPOUTS: dict[int, tuple[type[nn.Dropout1d | nn.Dropout2d | nn.Dropout3d], ...]] = {
-    1: (nn.Dropout1d,),
-    2: (nn.Dropout2d,),
-    3: (nn.Dropout3d,),
-}
-
-
-def module_places(model: nn.Module, module: nn.Module) -> int:
-    """In how many places of the model a module stands."""
-    return sum(child is module for parent in model.modules() for child in parent._modules.values())
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:

@@ -1,0 +1,87 @@
+"""What stands before and after the classifier of a model, as far as its modules tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
+from cacseg.adapters.rows import Parts
+from cacseg.adapters.search import check_no_hooks
+
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+# By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
+CHANNEL_DROPOUTS: dict[int, tuple[type[nn.Dropout1d | nn.Dropout2d | nn.Dropout3d], ...]] = {
+    1: (nn.Dropout1d,),
+    2: (nn.Dropout2d,),
+    3: (nn.Dropout3d,),
+}
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTION_AFTER = "Put a 1x1 convolution with one output for each class after it: that one is then the seam."
+
+
+def find_dropout(model: nn.Module, name: str, parts: Parts, conv: nn.Module) -> tuple[str, nn.Module | None]:
+    """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
+    parent_name, _, last = name.rpartition(".")
+    parent, before = model.get_submodule(parent_name), ""
+    if name == parts.seam and parts.dropout:
+        before = parts.dropout
+    elif isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
+        names = list(parent._modules)
+        if names.index(last) > 0:
+            before = f"{parent_name}.{names[names.index(last) - 1]}".lstrip(".")
+    module = dict(model.named_modules(remove_duplicate=False)).get(before) if before else None
+    if module is None or count_places(model, module) > 1:
+        return "", None  # one that stands elsewhere too goes on dropping there
+    size = geometry_of(conv).kernel_size
+    kinds = (nn.Dropout, *CHANNEL_DROPOUTS.get(len(size), ()))
+    kind = next((kind for kind in kinds if type(module).forward is kind.forward), None)
+    if not isinstance(module, kinds) or kind is None or module.p == 0.0:
+        return "", None
+    if kind is nn.Dropout and not set(size) <= {1}:
+        return "", None  # single values, dropped from every patch they are in: that is only possible before the patches
+    check_no_hooks(before, module)
+    return before, kind(module.p)
+
+
+def aligns_corners(model: nn.Module, name: str, parts: Parts) -> bool:
+    """Whether the model upsamples the scores of a convolution with align_corners=True."""
+    if name in parts.aligned:
+        return True
+    after = (one for one in modules_after(model, name) if not isinstance(one, (nn.Identity, *DROPOUTS)))
+    return bool(getattr(next(after, None), "align_corners", False))
+
+
+def check_channels_after(model: nn.Module, name: str, channels: int) -> None:
+    """No layer after the seam may change the number of channels: the model would not return its scores."""
+    found = channels
+    for module in modules_after(model, name):
+        if isinstance(module, nn.PixelShuffle):
+            found //= module.upscale_factor**2
+        elif isinstance(module, nn.PixelUnshuffle):
+            found *= module.downscale_factor**2
+        elif isinstance(module, (*CONVOLUTIONS, *TRANSPOSED)):
+            found = module.out_channels
+        if found != channels:
+            raise ValueError(
+                f"the seam must make the scores that the model returns; {name!r} makes {channels} channels, and "
+                f"{module} after it makes {found} of them. {CONVOLUTION_AFTER}"
+            )
+
+
+def modules_after(model: nn.Module, name: str) -> Iterator[nn.Module]:
+    """What comes after a module, as far as the order of `nn.Sequential`s tells."""
+    while name:
+        parent_name, _, last = name.rpartition(".")
+        parent = model.get_submodule(parent_name)
+        if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
+            return
+        names = list(parent._modules)
+        yield from (parent[index] for index in range(names.index(last) + 1, len(names)))
+        name = parent_name  # what follows the Sequential?
+
+
+def count_places(model: nn.Module, module: nn.Module) -> int:
+    """In how many places of the model a module stands."""
+    return sum(child is module for parent in model.modules() for child in parent._modules.values())
