@@ -1,7 +1,6 @@
 """Which classes an image has, told from the image as a whole: not of the paper.
 
-Where images differ in their classes, that is nearly all that the oracle knows beyond the plain one
-(docs/results-centred.md).
+Where images differ in their classes, that is nearly all that the oracle knows beyond the plain one.
 """
 
 from __future__ import annotations
