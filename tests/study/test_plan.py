@@ -9,34 +9,63 @@ from cacseg.presets import PRESETS
 from cacseg.recipes.config import change
 from cacseg.recipes.files import read_recipe
 from cacseg.recipes.named import find_recipe
-from cacseg.study.file import read_study
+from cacseg.study.file import DataChoice, parse_study, read_study
 from cacseg.study.plan import check_supported, digest_of, make_plan
 from cacseg.study.results import write_record
 from cacseg.study.splits import hold_out
 
 STUDIES = Path(__file__).parents[2] / "studies"
-SYNTHETIC = read_study(STUDIES / "synthetic.toml")
-ROOTS = {"camvid": "somewhere/camvid", "msrc21": "somewhere/msrc21"}
-OWN = {"folder": "somewhere/mine"}
+SYNTHETIC = parse_study(
+    {
+        "name": "synthetic",
+        "baseline": "plain",
+        "seeds": [0, 1],
+        "steps": [20],
+        "settings": {"training.batch": 4, "schedule.warmup_steps": 2},
+        "data": {
+            "synthetic": {
+                "recipe": "synthetic",
+                "settings": {
+                    "data.size": [64, 64],
+                    "data.crop": [64, 64],
+                    "data.length": 40,
+                    "data.val_length": 16,
+                    "data.max_share": 1.0,
+                },
+            }
+        },
+        "models": {
+            "fcn": {"settings": {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.auxiliary": False}}
+        },
+        "optimisers": {"adamw": {"settings": {"optimiser.name": "adamw", "optimiser.rate": 1e-3}}},
+        "arms": {
+            "plain": {"settings": {"model.classifier": "plain"}},
+            "paper": {"settings": {"model.preset": "paper"}},
+            "released": {"settings": {"model.preset": "released"}},
+        },
+    }
+)
 
 
-@pytest.mark.parametrize("name", ["confirm", "synthetic", "yours"])
-def test_studies_of_the_repository_can_be_planned(name):
-    """Those whose options are still there; others are read, not run."""
-    study = read_study(STUDIES / f"{name}.toml")
-    assert study.name == name
-    used = {choice.recipe for choice in study.data.values()}
-    jobs = make_plan(study, {name: root for name, root in (ROOTS | OWN).items() if name in used})
-    assert len({job.id for job in jobs}) == len(jobs)
+def of_photographs(**recipes):
+    """SYNTHETIC with data sets that need a folder: recipes by the name of the data."""
+    settings = {"data.crop": (64, 64), "data.max_share": 1.0}
+    return replace(SYNTHETIC, data={name: DataChoice(recipe, None, settings) for name, recipe in recipes.items()})
 
 
-def test_the_presets_are_compared_on_the_whole_grid():
-    arms = ["plain", "paper", "released", "tuned"]
-    jobs = make_plan(read_study(STUDIES / "presets.toml"), ROOTS, only={"arms": arms})
-    assert len(jobs) == 2 * 2 * 2 * 2 * len(arms) * 3
-    assert {job.config.model.classifier for job in jobs if job.arm == "plain"} == {"plain"}
-    for arm in arms[1:]:
-        assert {job.config.model.preset for job in jobs if job.arm == arm} == {arm}
+def test_the_study_of_the_repository_can_be_planned():
+    study = read_study(STUDIES / "yours.toml")
+    jobs = make_plan(study, {"yours": "somewhere"})
+    assert len({job.id for job in jobs}) == len(jobs) == 2 * 4 * 3
+    assert {(job.config.data.name, job.config.data.root) for job in jobs} == {("folder", "somewhere")}
+    found = {job.arm: (job.config.model.classifier, job.config.model.overlap_weight) for job in jobs}
+    assert found == {
+        "plain": ("plain", None),
+        "plain_overlap": ("plain", 3.0),
+        "tuned": ("context", None),
+        "tuned_without_overlap": ("context", 0.0),
+    }
+    assert {job.config.model.preset for job in jobs if job.config.model.classifier == "context"} == {"tuned"}
 
 
 def test_jobs_are_whole_configurations_in_an_order_that_keeps_pairs():
@@ -80,15 +109,12 @@ def test_what_is_wrong_is_said_before_anything_runs(arguments, words):
 
 def test_data_need_their_folder():
     with pytest.raises(ValueError, match="'msrc21' needs its folder: --root msrc21=PATH; --root has camvid"):
-        make_plan(read_study(STUDIES / "presets.toml"), {"camvid": "x"}, only={"arms": ["plain"]})
+        make_plan(of_photographs(camvid="camvid", msrc21="msrc21"), {"camvid": "x"})
 
 
 def test_two_folders_of_ones_own_in_one_study():
-    study = read_study(STUDIES / "trained.toml")
-    camvid = study.data["camvid_held_out"]
-    study = replace(study, data={"mine": camvid, "yours": camvid})
-    only = {"arms": ["plain"]}
-    jobs = make_plan(study, {"mine": "here", "yours": "there"}, only=only)
+    study = of_photographs(mine="camvid", yours="camvid")
+    jobs = make_plan(study, {"mine": "here", "yours": "there"})
     assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}
     jobs = make_plan(study, {"mine": "here", "camvid": "there"}, only=only)
     assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}

@@ -30,7 +30,7 @@ def _group() -> None:
 
 @study.command()
 def run(
-    file: Annotated[Path, typer.Argument(metavar="STUDY", help="The study, a TOML file such as studies/presets.toml.")],
+    file: Annotated[Path, typer.Argument(metavar="STUDY", help="The study, a TOML file such as studies/yours.toml.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The study's folder; runs/NAME by default.")
     ] = None,
@@ -69,9 +69,8 @@ def run(
     """Run a study: every data set x model x optimiser x number of steps x arm x seed, several at once on one device.
 
     \b
-    cacseg study run studies/synthetic.toml                             a first try, a minute on a CPU
-    cacseg study run studies/presets.toml --root camvid=data/camvid --root msrc21=data/msrc21 -o runs/presets
-    cacseg study run studies/presets.toml ... --only data=msrc21 --only arms=plain,released --seeds 0
+    cacseg study run studies/yours.toml --root yours=my_data --set model.pretrained=true -o runs/yours
+    cacseg study run studies/yours.toml --root yours=my_data --only arms=plain,tuned --seeds 0 --steps 500
 
     The folder gets one JSON file for each job, results.csv, one row for each answer of each job, and classes.csv, one
     row for each class in each of them. The same command again runs what is missing or has failed, and nothing else; a
