@@ -29,8 +29,8 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:
     """Loads the tensors of a saved model into another of the same kind, in place; returns the names it left alone.
 
-    Both must have the same number of classes, unless `reset_classifier`: then classifiers, the auxiliary's too, keep their initial
-    values where the file has none that fit. Any other mismatch is an error, and nothing is loaded.
+    Both must have the same number of classes, unless `reset_classifier`: then classifiers, the auxiliary's too, keep
+    their initial values where the file has none that fit. Any other mismatch is an error, and nothing is loaded.
     """
     file, arguments = read_model_file(path)
     count = arguments["num_classes"]

@@ -27,7 +27,8 @@ def widen(values: Tensor) -> Tensor:
 def no_autocast(values: Tensor) -> AbstractContextManager[None]:
     """Keeps autocast from narrowing what `widen` has widened."""
     kind = values.device.type
-    return torch.autocast(kind, enabled=False) if kind in AUTOCAST_KINDS else nullcontext()
+    is_on = kind in AUTOCAST_KINDS and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()
 
 
 def inverse_norm(vectors: Tensor, dim: int) -> Tensor:

@@ -14,9 +14,6 @@ from torch import Tensor
 
 from cacseg.kernels import cdiv
 
-# Below this length a vector counts as zero and gives cosine 0 with gradient 0.
-ZERO_NORM = tl.constexpr(1e-12)
-
 
 @triton.jit
 def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
@@ -30,7 +27,8 @@ def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D
         one = tl.load(pointer + channel.to(tl.int64)[:, None] * values_d, mask=mask, other=0.0).to(tl.float32)
         squares += one * one
     norm = tl.sqrt_rn(tl.sum(squares, axis=0))
-    inverse = tl.where(norm > ZERO_NORM, 1.0 / tl.maximum(norm, ZERO_NORM), 0.0)
+    zero: tl.constexpr = 1e-12  # below this length a vector counts as zero and gives cosine 0 with gradient 0
+    inverse = tl.where(norm > zero, 1.0 / tl.maximum(norm, zero), 0.0)
     tl.store(out + batch * length + place, inverse, mask=place < length)
 
 

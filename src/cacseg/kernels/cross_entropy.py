@@ -18,9 +18,6 @@ from torch import Tensor
 
 from cacseg.kernels import cdiv, power_of_2
 
-LOG2_E = tl.constexpr(1.4426950408889634)
-LOG_2 = tl.constexpr(0.6931471805599453)
-
 
 class Axis(NamedTuple):
     """Linear interpolation along one axis, as tables, one for each of m logits."""
@@ -41,7 +38,8 @@ def _corners(base, rows_low, rows_high, columns_low, columns_high, mask, share):
     lower_right = tl.load(base + rows_high + columns_high, mask=mask, other=other).to(tl.float32)
     upper = upper_left + share * (upper_right - upper_left)
     lower = lower_left + share * (lower_right - lower_left)
-    return upper * LOG2_E, lower * LOG2_E
+    log2_e: tl.constexpr = 1.4426950408889634
+    return upper * log2_e, lower * log2_e
 
 
 @triton.jit
@@ -131,7 +129,7 @@ def _forward(
         if SMOOTH:
             even = pixel_lse * mean_weight - smooth / n
             cost = (1.0 - smoothing) * cost + smoothing * tl.where(kept, even, 0.0)
-        loss += tl.where(kept, cost, 0.0) * LOG_2
+        loss += tl.where(kept, cost, 0.0) * 0.6931471805599453  # log 2
         counted += hard
         place = image * height * width + row.to(tl.int64)[:, None] * width + column[None, :]
         tl.store(lse + place, tl.where(kept, pixel_lse, float("inf")), mask=pixel)
@@ -202,15 +200,16 @@ def _backward(
         if HAS_WEIGHT:
             soft = soft * tl.load(weight + k, mask=k < n, other=0.0).to(tl.float32)
 
+    log2_e: tl.constexpr = 1.4426950408889634
     carried_left = tl.zeros([CLASSES, COLUMNS], tl.float32)  # from the cells above
     carried_right = tl.zeros([CLASSES, COLUMNS], tl.float32)
     for cell_row in range(tl.maximum(first_row - 1, 0), tl.minimum(first_row + ROWS, h)):
         rows_low = (wide + cell_row) * logits_h
         rows_high = tl.minimum(wide + cell_row + 1, h - 1) * logits_h
-        left_top = tl.load(base + rows_low + left_offset, mask=known, other=0.0).to(tl.float32) * LOG2_E
-        right_top = tl.load(base + rows_low + right_offset, mask=known, other=0.0).to(tl.float32) * LOG2_E
-        left_drop = tl.load(base + rows_high + left_offset, mask=known, other=0.0).to(tl.float32) * LOG2_E - left_top
-        right_drop = tl.load(base + rows_high + right_offset, mask=known, other=0.0).to(tl.float32) * LOG2_E - right_top
+        left_top = tl.load(base + rows_low + left_offset, mask=known, other=0.0).to(tl.float32) * log2_e
+        right_top = tl.load(base + rows_low + right_offset, mask=known, other=0.0).to(tl.float32) * log2_e
+        left_drop = tl.load(base + rows_high + left_offset, mask=known, other=0.0).to(tl.float32) * log2_e - left_top
+        right_drop = tl.load(base + rows_high + right_offset, mask=known, other=0.0).to(tl.float32) * log2_e - right_top
         top_left = carried_left
         top_right = carried_right
         bottom_left = tl.zeros([CLASSES, COLUMNS], tl.float32)

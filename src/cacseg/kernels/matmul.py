@@ -12,23 +12,25 @@ from torch import Tensor
 
 from cacseg.kernels import cdiv
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-# A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+# A float32 product as six bfloat16 ones (three parts of either side), or three tf32 ones in an older Triton; the
+# interpreter is exact.
 NEW = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
-FLOAT32 = tl.constexpr("bf16x6" if NEW and not INTERPRETED.value else "tf32x3")
-BLOCK_M = tl.constexpr(64)
+FLOAT32 = "ieee" if INTERPRETED else "bf16x6" if NEW else "tf32x3"
+BLOCK_M = 64
 PROGRAMS = 528  # of a long product, at least: four for each multiprocessor of a large GPU
 LONGEST_SUM = 4096
 
 
 @triton.jit
-def _dot(a, b, sums):
+def _dot(a, b, sums, PRECISION: tl.constexpr):
     """A product of half-precision operands; the interpreter cannot multiply bfloat16."""
-    if INTERPRETED:
+    if PRECISION == "ieee":
         return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
     return tl.dot(a, b, sums)
 
 
+# Kernels read no global constants: Triton compares each of them before every launch.
 @triton.jit
 def _product(
     left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
@@ -36,7 +38,8 @@ def _product(
     m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
     left_b, left_m, left_k, right_b, right_k, right_n,
     out_split, out_b, out_m, out_n, other_b, other_m, other_n,
-    LEFT: tl.constexpr, KIND: tl.constexpr, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(m, BLOCK_M)
     row = (tl.program_id(0) % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -65,17 +68,17 @@ def _product(
             a = tl.exp(a.to(tl.float32) - inner_total[None, :] - row_total[:, None])
         b = tl.load(right, mask=in_columns & (place < k)[:, None], other=0.0)
         if KIND == "float32":
-            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=FLOAT32)
+            sums = tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision=PRECISION)
         elif KIND == "narrow":
-            sums = _dot(a.to(b.dtype), b, sums)
+            sums = _dot(a.to(b.dtype), b, sums, PRECISION)
         else:  # "right_in_three": the left one is a mask, exact in any precision
             a_mask = a.to(tl.bfloat16)
             high = b.to(tl.bfloat16)
             rest = b - high.to(tl.float32)
             middle = rest.to(tl.bfloat16)
-            sums = _dot(a_mask, high, sums)
-            sums = _dot(a_mask, middle, sums)
-            sums = _dot(a_mask, (rest - middle.to(tl.float32)).to(tl.bfloat16), sums)
+            sums = _dot(a_mask, high, sums, PRECISION)
+            sums = _dot(a_mask, middle, sums, PRECISION)
+            sums = _dot(a_mask, (rest - middle.to(tl.float32)).to(tl.bfloat16), sums, PRECISION)
         left += BLOCK_K * left_k
         right += BLOCK_K * right_k
     sums *= scale
@@ -145,7 +148,7 @@ def product(
         columns, inner = 128 if splits > 1 else 64, 32 if softmax is not None else 64
     else:
         columns, inner = 64 if splits > 1 or k > 512 else 128, 64 if softmax is not None else 32
-    grid = (cdiv(m, BLOCK_M.value) * cdiv(n, columns), splits, b)
+    grid = (cdiv(m, BLOCK_M) * cdiv(n, columns), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
     other, factor = minus if minus is not None else (out[0], None)
     table, share, labels = by_label if by_label is not None else (None, None, None)
@@ -158,7 +161,7 @@ def product(
         left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
         right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
         *out.stride(), *other.stride(),
-        LEFT=source, KIND=kind, SPLITS=splits, BLOCK_N=columns, BLOCK_K=inner,
+        LEFT=source, KIND=kind, PRECISION=FLOAT32, SPLITS=splits, BLOCK_M=BLOCK_M, BLOCK_N=columns, BLOCK_K=inner,
     )  # fmt: skip
     return out if splits > 1 else out[0]
 

@@ -47,8 +47,9 @@ def fit_labels(
     """`functional.fit_labels`: at the size of the features, -1 wherever they take no part."""
     if labels.ndim == 3 and kernels_run_on(labels.device):
         # The operator where torch traces: without the dispatcher the host needs a third of the time.
+        height, width = size
         fit = fitted_labels if is_traced(labels) else fit_on_device
-        return fit(labels, *size, num_classes, ignore_index, sampling)
+        return fit(labels, height, width, num_classes, ignore_index, sampling)
     return functional.fit_labels(labels, size, num_classes, ignore_index, sampling)
 
 
