@@ -16,7 +16,6 @@ import triton.language as tl
 from torch import Tensor
 
 from cacseg.kernels import cosine, power_of_2, prototypes
-from cacseg.kernels.distillation import class_sums
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -30,19 +29,9 @@ class Projector(NamedTuple):
 
 @triton.jit
 def _means(
-    parts,
-    counts,
-    weight,
-    concatenated,
-    shares,
-    n,
-    d,
-    count,
-    count_parts,
-    images,
-    BATCH: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    parts, labels, weight, concatenated, shares, n, d, count, length, images,
+    BATCH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
+):  # fmt: skip
     """Oracle prototypes (the weight, where absent) beside the weight, [images, n, 2d], and 1 / the number of pixels."""
     k = tl.program_id(0)
     group = tl.program_id(1)
@@ -50,15 +39,19 @@ def _means(
     known = channel < d
     fixed = tl.load(weight + k * d + channel, mask=known, other=0.0).to(tl.float32)
     sums = tl.zeros([BLOCK], tl.float32)
-    total = 0.0
+    pixels = tl.zeros([BLOCK_L], tl.int32)
+    wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
     first = 0 if BATCH else group
     last = images if BATCH else group + 1
     for image in range(first, last):
-        for part in range(count_parts):
-            total += tl.load(counts + (part * images + image) * n + k)
+        here = labels + (wide + image) * length
+        for start in range(0, length, BLOCK_L):
+            place = start + tl.arange(0, BLOCK_L)
+            pixels += (tl.load(here + place, mask=place < length, other=-1) == k).to(tl.int32)
         for part in range(count):
-            here = parts + ((part * images + image) * n + k) * d
-            sums += tl.load(here + channel, mask=known, other=0.0)
+            of_part = parts + ((part * images + image) * n + k) * d
+            sums += tl.load(of_part + channel, mask=known, other=0.0)
+    total = tl.sum(pixels).to(tl.float32)
     share = tl.where(total > 0.0, 1.0 / tl.maximum(total, 1.0), 0.0)
     mean = tl.where(total > 0.0, sums * share, fixed)
     out = concatenated + (group * n + k) * 2 * d + channel
@@ -199,12 +192,11 @@ def forward(
     of_oracle = []
     if oracle is not None and labels is not None:
         parts = long_product(labels[:, None], features.transpose(1, 2), one_hot=n)
-        counts = class_sums(labels, n)[0]
         concatenated = torch.empty(groups, n, 2 * d, dtype=weight.dtype, device=device)
         shares = torch.empty(groups, n, dtype=torch.float32, device=device)
         _means[(n, groups)](
-            parts, counts, weight, concatenated, shares, n, d, parts.shape[0], counts.shape[0], b,
-            BATCH=over_batch, BLOCK=block,
+            parts, labels, weight, concatenated, shares, n, d, parts.shape[0], labels.shape[1], b,
+            BATCH=over_batch, BLOCK=block, BLOCK_L=4096,
         )  # fmt: skip
         of_oracle = [shares, concatenated, _project(oracle, concatenated, residual, rows[b:])]
     inverse_rows = cosine.inverse_norms(rows.transpose(1, 2))

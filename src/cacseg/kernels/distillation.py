@@ -70,7 +70,7 @@ def _pixels(
 @triton.jit
 def _class_sums(
     labels, cost, weight, parts, n, length, span,
-    WEIGHTED: tl.constexpr, COUNT_ONLY: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
+    WEIGHTED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Over the pixels of each class, within one span of pixels: sums of 1, of weight and of weight * cost."""
     k = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -85,20 +85,18 @@ def _class_sums(
         label = tl.load(labels + batch * length + place, mask=inside, other=-1)
         own = label[None, :] == k[:, None]
         counts += own.to(tl.float32)
-        if not COUNT_ONLY:
-            one_cost = tl.load(cost + batch * length + place, mask=inside, other=0.0)
-            one_weight = inside.to(tl.float32)
-            if WEIGHTED:
-                one_weight = tl.load(weight + batch * length + place, mask=inside, other=0.0)
-            weights += tl.where(own, one_weight[None, :], 0.0)
-            costs += tl.where(own, (one_weight * one_cost)[None, :], 0.0)
+        one_cost = tl.load(cost + batch * length + place, mask=inside, other=0.0)
+        one_weight = inside.to(tl.float32)
+        if WEIGHTED:
+            one_weight = tl.load(weight + batch * length + place, mask=inside, other=0.0)
+        weights += tl.where(own, one_weight[None, :], 0.0)
+        costs += tl.where(own, (one_weight * one_cost)[None, :], 0.0)
     split_size = tl.num_programs(2).to(tl.int64) * n
     here = parts + tl.program_id(1) * split_size + batch * n + k
     kind = tl.num_programs(1) * split_size
     tl.store(here, tl.sum(counts, axis=1), mask=k < n)
-    if not COUNT_ONLY:
-        tl.store(here + kind, tl.sum(weights, axis=1), mask=k < n)
-        tl.store(here + 2 * kind, tl.sum(costs, axis=1), mask=k < n)
+    tl.store(here + kind, tl.sum(weights, axis=1), mask=k < n)
+    tl.store(here + 2 * kind, tl.sum(costs, axis=1), mask=k < n)
 
 
 @triton.jit
@@ -166,19 +164,16 @@ def _backward(
     tl.store(gradient + where, value.to(gradient.dtype.element_ty), mask=mask)
 
 
-def class_sums(labels: Tensor, n: int, cost: Tensor | None = None, weight: Tensor | None = None) -> Tensor:
-    """Of the pixels of each image and class: how many; with costs also sums of weight and of weight * cost.
+def class_sums(labels: Tensor, n: int, cost: Tensor, weight: Tensor | None) -> Tensor:
+    """Over the pixels of each image and class: sums of 1, of weight and of weight * cost.
 
-    In parts that are to be added up: [1 or 3, parts, b, n].
+    In parts that are to be added up: [3, parts, b, n].
     """
     b, length = labels.shape
     span = max(1024, cdiv(length, 32))
     grid = (cdiv(n, 16), cdiv(length, span), b)
-    parts = torch.empty(1 if cost is None else 3, grid[1], b, n, dtype=torch.float32, device=labels.device)
-    _class_sums[grid](
-        labels, cost, weight, parts, n, length, span,
-        WEIGHTED=weight is not None, COUNT_ONLY=cost is None, BLOCK_N=16, BLOCK=128,
-    )  # fmt: skip
+    parts = torch.empty(3, grid[1], b, n, dtype=torch.float32, device=labels.device)
+    _class_sums[grid](labels, cost, weight, parts, n, length, span, WEIGHTED=weight is not None, BLOCK_N=16, BLOCK=128)
     return parts
 
 
