@@ -229,7 +229,8 @@ def choose_blocks(given: str | None, backbone: str, output_stride: int) -> str |
         return better if blocks == "auto" else blocks
     if given not in (None, "auto"):
         raise ValueError(
-            f"dilated_blocks is a choice of MobileNetV2 alone; got {given!r} with {backbone}. Leave it out."
+            f"dilated_blocks is a choice of MobileNetV2 alone; got {given!r} with {backbone}. "
+            "Leave it out, or say auto."
         )
     return None
 
