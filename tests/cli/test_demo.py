@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 import cacseg
-from cacseg.cli.demo import _check, _free, _last_step
+from cacseg.cli.demo import _check, _last_step, _unused_path
 from cacseg.data import synthetic
 from command_line import run
 
@@ -41,11 +41,11 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
 
 
 def test_another_run_gets_a_folder_of_its_own(tmp_path):
-    assert _free(tmp_path / "demo").name == "demo"
+    assert _unused_path(tmp_path / "demo").name == "demo"
     (tmp_path / "demo").mkdir()
-    assert _free(tmp_path / "demo").name == "demo-2"
+    assert _unused_path(tmp_path / "demo").name == "demo-2"
     (tmp_path / "demo-2").mkdir()
-    assert _free(tmp_path / "demo").name == "demo-3"
+    assert _unused_path(tmp_path / "demo").name == "demo-3"
 
 
 def test_a_training_that_fails_is_told(tmp_path):

@@ -152,7 +152,7 @@ class Bar(RichProgressBar):
 
     def __init__(self, log: Log, batches: int) -> None:
         super().__init__(refresh_rate=4, leave=False, console_kwargs={"stderr": True})
-        self.log, self.batches = log, batches
+        self.log_callback, self.batches = log, batches  # Lightning sets `log` of every callback
 
     @property
     def total_train_batches(self) -> int:
@@ -162,4 +162,4 @@ class Bar(RichProgressBar):
         return "training"
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        return {SHORT.get(name, name): value for name, value in self.log.latest.items()}
+        return {SHORT.get(name, name): value for name, value in self.log_callback.latest.items()}
