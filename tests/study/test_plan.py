@@ -116,12 +116,12 @@ def test_two_folders_of_ones_own_in_one_study():
     study = of_photographs(mine="camvid", yours="camvid")
     jobs = make_plan(study, {"mine": "here", "yours": "there"})
     assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}
-    jobs = make_plan(study, {"mine": "here", "camvid": "there"}, only=only)
+    jobs = make_plan(study, {"mine": "here", "camvid": "there"})
     assert {(job.data, job.config.data.root) for job in jobs} == {("mine", "here"), ("yours", "there")}
     with pytest.raises(
         ValueError, match=r"'yours' needs its folder: --root yours=PATH \(or camvid=PATH\); --root has mine"
     ):
-        make_plan(study, {"mine": "here"}, only=only)
+        make_plan(study, {"mine": "here"})
 
 
 def test_arms_must_differ():

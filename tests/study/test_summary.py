@@ -17,6 +17,9 @@ RESULTS = Path(__file__).parents[2] / "studies" / "results"
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*.csv")), ids=lambda path: path.stem)
 def test_results_of_the_repository_are_read(path):
     """Also those of options that are gone."""
+    if path.stem.endswith("_classes"):
+        assert read_classes([path])
+        return
     records = read_records([path])
     assert arms_table(summarise(records), baseline_of(records)).rows
 
