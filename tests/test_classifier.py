@@ -361,7 +361,7 @@ def test_scalars_of_numpy_and_torch_are_numbers(name, value):
             ValueError,
             r"got shape \(2, 5, 4, 6\).*labels\.argmax\(1\)",
         ),
-        (lambda f, y: (f, y.repeat(1, 8, 8).mT), ValueError, "labels 48x32 and features 4x6.*labels.mT"),
+        (lambda f, y: (f, y.repeat(1, 16, 16).mT), ValueError, "labels 96x64 and features 4x6.*labels.mT"),
         (lambda f, y: (f, y[:, 0]), ValueError, r"labels must be \[b, \*spatial\] with 3 dimensions"),
         (lambda f, y: (f, y[..., :0]), ValueError, r"labels must not be empty; got shape \(2, 4, 0\)"),
         (lambda f, y: (f, y + 3), ValueError, r"in \[0, 5\) or the ignore index 255; got the values 5, 6, 258 in"),
@@ -483,6 +483,28 @@ def test_from_zero_the_context_classifier_starts_as_the_plain_one():
     torch.testing.assert_close(classifier(features), outputs.plain)
     outputs.context.square().sum().backward()
     assert classifier.context_projector[2].weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("size", "full"),
+    [
+        ((128, 128), (512, 500)),  # padded to a multiple of 32, decoded at a stride of 4
+        ((56, 56), (120, 126)),  # patches of 16, decoded at a stride of 2
+        ((12, 16), (90, 121)),  # rounded to a stride of 8
+        ((1, 2), (17, 40)),
+        ((6, 8), (6, 8)),
+    ],
+)
+def test_labels_that_a_stride_and_padding_explain(size, full):
+    features, labels = torch.randn(1, D, *size, dtype=torch.float64), torch.randint(0, N, (1, *full))
+    assert make()(features, labels).labels.shape == (1, *size)
+
+
+@pytest.mark.parametrize(("size", "full"), [((64, 128), (1024, 512)), ((12, 16), (128, 96)), ((32, 32), (128, 512))])
+def test_labels_of_another_aspect_ratio_are_refused(size, full):
+    features, labels = torch.randn(1, D, *size, dtype=torch.float64), torch.randint(0, N, (1, *full))
+    with pytest.raises(ValueError, match=f"labels {full[0]}x{full[1]} and features {size[0]}x{size[1]}"):
+        make()(features, labels)
 
 
 # Recorded before losing options were deleted: what the default computes must never change by accident.

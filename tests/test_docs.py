@@ -37,6 +37,9 @@ def model_row(name):
     return f"| `{name}` | " + " | ".join(cells) + " |"
 
 
+OURS = "plain, upsampled_cross_entropy"
+
+
 def cost_rows():
     """One row for each entry of the benchmark, one column for each recorded run."""
     runs = [
@@ -45,6 +48,7 @@ def cost_rows():
     ]
     titles = {
         "plain": "plain",
+        OURS: "plain, `upsampled_cross_entropy`",
         "tuned": "`tuned`",
         "released": "`released`",
         "paper": "`paper`",
@@ -91,25 +95,21 @@ def speed_tables():
     loss = []
     for index, dtype in enumerate(("float32", "bfloat16")):
         eager, graph = recorded(f"h200_{dtype}")["rows"], recorded("h200_loss_graph")[index]["rows"]
-        names = ("plain", "tuned", "released", "paper", "looped")
+        names = ("plain", OURS, "tuned", "released", "paper", "looped")
         loss.append(f"| {dtype}, eager | " + " | ".join(times(eager, name) for name in names) + " |")
         loss.append(f"| {dtype}, CUDA graph | " + " | ".join(times(graph, name) for name in names[:-1]) + " | |")
     step = []
     for entry in recorded("h200_step"):
-        if entry["preset"] == "centred":  # no longer a preset
-            continue
-        title = f"| `{entry['preset']}`, {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
-        names = [name for name in ("plain", "context", "looped") if name in entry["rows"]]
-        step.append(
-            title + " | ".join(times(entry["rows"], name) for name in names) + (" |" if "looped" in names else " | |")
-        )
-    infer, modes = [], {"eager": "eager", "graph": "CUDA graph", "compiled-graph": "compiled, CUDA graph"}
+        assert entry["preset"] == "tuned"
+        title = f"| {entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'} | "
+        step.append(title + " | ".join(times(entry["rows"], name) for name in ("plain", OURS, "context")) + " |")
+    infer, modes = [], {"eager": "eager", "graph": "CUDA graph"}
     for entry in recorded("h200_infer"):
         rows = entry["rows"]
         speed = f"{1e3 / rows['plain']['time_ms']:.1f} | {1e3 / rows['context']['time_ms']:.1f}"
-        ratios = [times(rows, name) for name in ("context", "looped") if name in rows]
-        cells = f"{speed} | {times(rows, 'plain')} | {' | '.join(ratios)} |{'' if 'looped' in rows else ' |'}"
-        infer.append(f"| {entry['size']}, `{entry['preset']}`, {modes[entry['mode']]} | {cells}")
+        assert entry["preset"] == "tuned"
+        cells = f"{speed} | {times(rows, 'plain')} | {times(rows, 'context')} |"
+        infer.append(f"| {entry['size']}, {modes[entry['mode']]} | {cells}")
     return {"loss": loss, "step": step, "infer": infer}
 
 
@@ -177,7 +177,7 @@ def test_the_models_in_the_docs_have_the_counted_costs(name):
 def test_the_presets_in_the_docs_are_complete():
     text = (ROOT / "docs" / "method.md").read_text()
     for argument in PRESETS["paper"]._fields:
-        assert f"`{'context_design' if argument == 'design' else argument}`" in text
+        assert f"`{argument}`" in text
 
 
 def test_the_variants_in_the_docs_exist():

@@ -11,6 +11,8 @@ from math import inf
 import torch
 from torch import Tensor, nn
 
+LARGEST_PADDING = 31  # pixels: most networks want sides that are a multiple of 32
+
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """A named option must be one of a short, visible list."""
@@ -190,7 +192,7 @@ def check_labels(
         if labels.numel() == 0:
             raise ValueError(f"labels must not be empty; got shape {shape}.")
         if in_proportion:
-            check_proportions("labels", labels.shape[1:], "features", scores.shape[2:])
+            check_proportions("labels", labels.shape[1:], "features", scores.shape[2:], padding=LARGEST_PADDING)
     if labels.device != scores.device:
         raise ValueError(
             f"labels and features or logits must be on one device; got labels on {labels.device}, the other "
@@ -200,26 +202,29 @@ def check_labels(
         check_label_range(labels, num_classes, ignore_index)
 
 
-def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int]) -> None:
+def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int], *, padding: int = 0) -> None:
     """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here."""
-    if not have_one_stride(size, map_size):
+    if not have_one_stride(size, map_size, padding):
         both = f"{name} {size[0]}x{size[1]} and {other} {map_size[0]}x{map_size[1]}"
-        swapped = " They fit transposed: labels.mT." if size[0] * map_size[0] == size[1] * map_size[1] else ""
+        transposed = size[0] * map_size[0] == size[1] * map_size[1]
+        remedy = "They fit transposed: labels.mT." if transposed else "Resize labels to the size of their images."
         raise ValueError(
-            f"{name} must have the proportions of {other}, up to rounding to a stride; got {both} (rows x columns)."
-            f"{swapped} Resize labels to the size of their images first."
+            f"{name} must have the proportions of {other}, up to rounding to a stride; got {both} (rows x columns). "
+            f"{remedy}"
         )
 
 
-def have_one_stride(size: Sequence[int], map_size: Sequence[int]) -> bool:
-    """H rows are H / stride of them at another stride, up to one more or less.
+def have_one_stride(size: Sequence[int], map_size: Sequence[int], padding: int = 0) -> bool:
+    """H rows are H / stride of them at another stride, up to one more or less; or `padding` pixels more or less were
+    seen, as by networks that pad images to a multiple or cut them into patches.
 
     2-D maps alone are looked at, outside of compiled code, where it would be one more guard on sizes.
     """
     if len(size) != 2 or torch.compiler.is_compiling() or tuple(size) == tuple(map_size):
         return True
-    least = max(big / (small + 1) for big, small in zip(size, map_size, strict=True))
-    most = min(big / max(small - 1, 1e-9) for big, small in zip(size, map_size, strict=True))
+    pairs = list(zip(size, map_size, strict=True))
+    least = max(min(big / (small + 1), (big - padding) / small) for big, small in pairs)
+    most = min(max(big / max(small - 1, 1e-9), (big + padding) / small) for big, small in pairs)
     return least <= most
 
 

@@ -25,7 +25,7 @@ def move_into_place(path: Path, content: bytes | memoryview, *, flush: bool = Tr
 
 
 def write_file(path: str | Path, content: bytes | str, *, overwrite: bool = True) -> None:
-    """`write_whole` for results: makes the folder, takes text, and refuses an existing file without `overwrite`.
+    """`write_atomically` for results: makes the folder, takes text, and refuses an existing file without `overwrite`.
 
     Text is written as UTF-8; what a file's name held that is none goes back to the bytes that it was.
     """
@@ -39,10 +39,10 @@ def write_file(path: str | Path, content: bytes | str, *, overwrite: bool = True
     except OSError as error:
         raise OSError(f"{path} could not be written ({error}). Is the disk full, or the folder read-only?") from error
     content = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
-    write_whole(path, content, flush=False)
+    write_atomically(path, content, flush=False)
 
 
-def write_whole(path: Path, content: bytes | memoryview, *, flush: bool = True) -> None:
+def write_atomically(path: Path, content: bytes | memoryview, *, flush: bool = True) -> None:
     """`move_into_place`, with an error that says what may be wrong."""
     try:
         move_into_place(path, content, flush=flush)

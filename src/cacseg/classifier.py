@@ -34,8 +34,7 @@ class ContextAwareClassifier(nn.Module):
         bias: whether the plain classifier has a bias; the context classifiers have none.
         dropout: channel dropout, applied to the plain branch only.
         scale: tau, the factor of the cosines.
-        preset: "tuned" (ours), "released" (the authors' code) or "paper"; fills in what is left None (see
-            `cacseg.presets`).
+        preset: "tuned" (ours), "released" (the authors' code) or "paper"; fills in what is left None.
         oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
         label_sampling: which pixel of its cell gives a feature its label: the first ("nearest"), or the one where
             upsampling has the feature without ("centred") or with align_corners ("aligned").
@@ -53,6 +52,7 @@ class ContextAwareClassifier(nn.Module):
     bias: nn.Parameter | None
     context_projector: nn.Sequential | None
     oracle_projector: nn.Sequential | None
+    labels_in_proportion = True  # labels of another aspect ratio than the features are refused
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class ContextAwareClassifier(nn.Module):
         """The context logits, or with labels all that the losses need."""
         if labels is None:
             return self.both_logits(features, offsets)[1]
-        labels = self._check(features, offsets, labels)
+        labels = self._fit_labels(features, offsets, labels)
         plain, context, oracle = self._logits(features, offsets, labels)
         return ContextLogits(context, plain, oracle, labels, offsets, self.ignore_index, self.preset)
 
@@ -144,7 +144,7 @@ class ContextAwareClassifier(nn.Module):
 
         For evaluation, so by default with each image's own prototypes, whatever `oracle_scope` training has.
         """
-        labels = self._check(features, offsets, labels)
+        labels = self._fit_labels(features, offsets, labels)
         known = self._oracle_classifier(features, offsets, labels, scope)
         if known is None:
             raise ValueError("the classifier has no oracle: oracle_design='none', or drop_oracle() was called.")
@@ -156,20 +156,20 @@ class ContextAwareClassifier(nn.Module):
         return self
 
     def extra_repr(self) -> str:
-        bias = "" if self.bias is not None else ", bias=False"
-        return f"{self.in_channels}, {self.num_classes}{bias}, preset={self.preset!r}, design={self.context_design!r}"
+        return f"{self.in_channels}, {self.num_classes}, bias={self.bias is not None}, preset={self.preset!r}"
 
-    def _check(self, features: Tensor, offsets: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        """What must hold of the inputs; labels come back at the features' size, -1 wherever they take no part."""
-        is_packed, n = offsets is not None, max(2, self.num_classes)
-        _checks.check_features(features, self.in_channels, packed=is_packed)
+    def _check(self, features: Tensor, offsets: Tensor | None) -> None:
+        _checks.check_features(features, self.in_channels, packed=offsets is not None)
         if offsets is not None:
             _checks.check_offsets(offsets, features)
-        if labels is None:
-            return features
-        labels = read_mask(labels, features.ndim, self.ignore_index) if self.num_classes == 1 else labels
-        _checks.check_labels(labels, features, n, self.ignore_index, packed=is_packed, in_proportion=True)
-        return ops.fit_labels(labels, features.shape[2:], n, self.ignore_index, self.label_sampling)
+
+    def _fit_labels(self, features: Tensor, offsets: Tensor | None, labels: Tensor) -> Tensor:
+        """Labels at the features' size, -1 wherever they take no part."""
+        self._check(features, offsets)
+        n, ignored, packed = max(2, self.num_classes), self.ignore_index, offsets is not None
+        labels = read_mask(labels, features.ndim, ignored) if self.num_classes == 1 else labels
+        _checks.check_labels(labels, features, n, ignored, packed=packed, in_proportion=self.labels_in_proportion)
+        return ops.fit_labels(labels, features.shape[2:], n, ignored, self.label_sampling)
 
     def _rows(self) -> tuple[Tensor, Tensor | None]:
         """C, [n, d], and its bias, [n]; of binary segmentation two rows whose difference is the weight."""

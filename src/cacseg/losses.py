@@ -138,7 +138,10 @@ class ContextLoss(nn.Module):
 
     def extra_repr(self) -> str:
         weights = ", ".join(f"{name}={weight}" for name, weight in self.weights.items())
-        return f"preset={self.preset!r}, {weights}, {self.distillation!r}, ignore_index={self.ignore_index}"
+        overlap = {name: one.overlap_weight for name, one in self.options.items()}
+        return (
+            f"preset={self.preset!r}, {weights}, overlap={overlap}, {self.distillation!r}, ignore={self.ignore_index}"
+        )
 
     def _check(self, outputs: ContextLogits, labels: Tensor) -> Preset:
         """What must hold of the outputs and labels; the options that go with the classifier's preset."""

@@ -319,7 +319,7 @@ def test_a_pixel_shuffle_that_only_the_forward_knows():
 
     model, (images, labels) = cacseg.convert(Shuffles(), seam="head.1"), draw()
     for _ in range(2):
-        words = r"'head\.1' makes 80 channels.*PixelShuffle 'shuffle' Shuffles returns \(2, 5,"
+        words = r"'head\.1' makes 80 channels, and Shuffles returns \(2, 5,.*1x1 convolution"
         with pytest.raises(ValueError, match=words):
             model.loss(images, labels)
 

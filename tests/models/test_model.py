@@ -293,6 +293,16 @@ def test_wrong_labels_are_named(small):
             model.loss(images, labels.clamp(max=5) + 1)
 
 
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+@pytest.mark.parametrize("padding", ["", "same"])
+def test_transposed_labels_are_refused(classifier, padding):
+    model = create_model("fcn_mobilenetv2", 6, classifier, padding=padding)
+    images, labels = draw((64, 96))
+    for call in (model.loss, model.oracle)[: 1 + (classifier == "context")]:
+        with pytest.raises(ValueError, match=r"labels 96x64 and images 64x96.*labels\.mT"):
+            call(images, labels.mT)
+
+
 def test_parts_that_do_not_fit_are_refused(small):
     ocrnet = create_model("ocrnet_hrnet_w18", num_classes=6)
     with pytest.raises(ValueError, match="OCRNet's first stage"):

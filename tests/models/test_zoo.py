@@ -182,20 +182,24 @@ def test_classifiers_start_small():
         ({"name": "fcn_mobilenetv2", "class_weights": [1.0]}, "each of the 150 classes; got 1"),
         ({"name": "fcn_mobilenetv2", "num_classes": 1}, "num_classes must be at least 2"),
         ({"name": "fcn_mobilenetv2", "auxiliary_average": "some"}, "auxiliary_average must be .* 'all'; got 'some'"),
-        (
-            {"name": "fcn_mobilenetv2", "classifier_arguments": {"plain_similarty": "dot"}},
-            "arguments of ContextAwareClassifier .* got 'plain_similarty'. Did you mean 'plain_similarity'?",
-        ),
-        ({"name": "fcn_mobilenetv2", "loss_arguments": {"zzz": 1}}, "got 'zzz'. There are align_corners, context_"),
-        (
-            {"name": "fcn_mobilenetv2", "overlap_weight": 1.0, "loss_arguments": {"overlap_weight": 2.0}},
-            "loss_arguments must be .* that create_model does not have itself; got 'overlap_weight'",
-        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):
         create_on_meta(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"classifier_arguments": {"plain_similarty": "dot"}}, "'plain_similarty'. Did you mean 'plain_similarity'?"),
+        ({"loss_arguments": {"zzz": 1}}, "loss_arguments has no argument 'zzz'. There are align_corners, context_"),
+        ({"overlap_weight": 1.0, "loss_arguments": {"overlap_weight": 2.0}}, "has no argument 'overlap_weight'"),
+    ],
+)
+def test_mistyped_arguments_of_classifier_and_loss_are_named(arguments, words):
+    with pytest.raises(TypeError, match=words):
+        create_on_meta("fcn_mobilenetv2", **arguments)
 
 
 @pytest.mark.parametrize(

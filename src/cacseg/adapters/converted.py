@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
-import logging
 from typing import Any, NamedTuple
 
 import torch
@@ -21,8 +20,6 @@ from cacseg.adapters.labels import (
 from cacseg.adapters.neighbours import CONVOLUTION_AFTER
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
-
-logger = logging.getLogger("cacseg")
 
 REQUEST = "_cacseg_request"  # the argument by which `loss` and `plain` say what they want of a call
 
@@ -92,15 +89,16 @@ class ConvertedModel(nn.Module):
             return super().forward(*inputs, **named)
         if request == "plain":
             return self._cacseg_run_original(Call(self._cacseg_seam(), plain=True), inputs, named)
-        labels = named.pop("labels", None)
+        labels, return_output = named.pop("labels", None), named.pop("return_output", False)
         _, position, is_originals = self._cacseg_labels
         if len(inputs) > position:
             labels = inputs[position]
             # None holds a place that the original has for labels; other arguments may follow it.
             inputs = (*inputs[:position], *((None,) if is_originals else ()), *inputs[position + 1 :])
         if labels is None:
+            if return_output:
+                raise TypeError("return_output is of a call with labels; got none. Pass labels, or leave it out.")
             return self._cacseg_run_original(Call(self._cacseg_seam()), inputs, named)
-        return_output = named.pop("return_output", False)
         output, losses = self._cacseg_losses(self._cacseg_read_labels(labels), inputs, named)
         if return_output:
             return output, losses
@@ -183,30 +181,14 @@ def is_converted(model: nn.Module) -> bool:
 
 
 def check_output_channels(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:
-    """The model should return maps with as many channels as the seam; else it may be the wrong layer.
-
-    A model may make something else of its scores, so that this is a warning; but not where a PixelShuffle explains it.
-    """
+    """The model must return maps with as many channels as the seam; else it is the wrong layer."""
     shapes = [tuple(tensor.shape) for tensor in tensors_in(output) if tensor.ndim > 2]
-    if not shapes or any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
-        return
-    returned = ", ".join(map(str, shapes))
-    for name, module in model.named_modules():
-        if isinstance(module, nn.PixelShuffle):
-            channels = seam.num_classes // module.upscale_factor**2
-            if any(shape[1] == channels for shape in shapes):
-                raise ValueError(
-                    f"the seam must make the scores that the model returns; {model.seam!r} makes {seam.num_classes} "
-                    f"channels, and after the PixelShuffle {name!r} {type(model).__name__} returns {returned}. "
-                    f"{CONVOLUTION_AFTER}"
-                )
-    logger.warning(
-        "cacseg: %r makes %d scores for each pixel, and %s returns %s. Is it where features become class scores?",
-        model.seam,
-        seam.num_classes,
-        type(model).__name__,
-        returned,
-    )
+    if shapes and not any(seam.num_classes in (shape[1], shape[-1]) for shape in shapes):
+        raise ValueError(
+            f"the seam must make the scores that the model returns; {model.seam!r} makes {seam.num_classes} channels, "
+            f"and {type(model).__name__} returns {', '.join(map(str, shapes))}. Name the layer that makes the scores: "
+            f"cacseg.convert(cacseg.restore(model), seam=...). {CONVOLUTION_AFTER}"
+        )
 
 
 def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:

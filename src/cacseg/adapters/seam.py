@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg import designs
-from cacseg._checks import check_features
 from cacseg.adapters import patches
 from cacseg.adapters.calls import Call, call_of, current_call
 from cacseg.adapters.patches import geometry_of
@@ -36,6 +35,8 @@ class SeamClassifier(ContextAwareClassifier):
         criterion: the losses of `loss`.
         arguments: of `ContextAwareClassifier`, but for the ones the convolution fixes.
     """
+
+    labels_in_proportion = False  # `check_label_size` compares them with the images
 
     def __init__(
         self, replaced: nn.Module, moved_dropout: nn.Module | None, criterion: ContextLoss, arguments: dict[str, Any]
@@ -136,12 +137,12 @@ class SeamClassifier(ContextAwareClassifier):
             features = self.unfold(features)
         return super()._logits(features, offsets, labels)
 
-    def _check(self, features: Tensor, offsets: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        if self.geometry.pointwise:
-            return super()._check(features, offsets, labels)
-        check_features(features, self.in_channels)
-        scored = features[:, :, :1, :1].expand(-1, -1, *self.geometry.out_size(features.shape[2:]))
-        return super()._check(scored, offsets, labels)
+    def _fit_labels(self, features: Tensor, offsets: Tensor | None, labels: Tensor) -> Tensor:
+        """At the size of the scores, which a k x k convolution may make smaller than its features."""
+        if not self.geometry.pointwise:
+            self._check(features, offsets)
+            features = features[:, :, :1, :1].expand(-1, -1, *self.geometry.out_size(features.shape[2:]))
+        return super()._fit_labels(features, offsets, labels)
 
     def _fused_logits(self, features: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None] | None:
         is_dropping = self.plain_dropout is not None and self.training

@@ -232,12 +232,12 @@ def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -
 def check_one_task(model: nn.Module, heads: dict[str, tuple[str, int]]) -> None:
     """The first output must be the class scores, among others that come from convolutions beside that of the first.
 
-    `heads` has the convolution and the channels of each output. The first is doubtful where another has more
-    channels, or where the first has one: that may be depth as well as a mask.
-    Outputs with the channels of the first are those of auxiliary classifiers.
+    `heads` has the convolution and the channels of each output. Where they differ in channels nobody knows which one
+    holds the classes, and one channel may be depth as well as a mask. Outputs with the channels of the first are those
+    of auxiliary classifiers.
     """
     (_, channels), *others = heads.values()
-    if all(count <= channels and channels > 1 for _, count in others):
+    if not others or (channels > 1 and all(count == channels for _, count in others)):
         return
     listed = ", ".join(f"{key!r} (channels: {count}, from {name!r})" for key, (name, count) in heads.items())
     by_channels = sorted(heads, key=lambda key: heads[key][1], reverse=True)

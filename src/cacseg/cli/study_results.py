@@ -35,7 +35,7 @@ def table(
         bool, typer.Option("--wide", help="A row for each cell and a column for each arm: mIoU alone.")
     ] = False,
     markdown: Markdown = None,
-    joined: Annotated[
+    csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write the results there, those of all folders as one results.csv.")
     ] = None,
 ) -> None:
@@ -57,7 +57,7 @@ def table(
     from cacseg.study.tables import arms_table, pooled_table, wide_table
     from cacseg.study.tables import markdown as in_markdown
 
-    _check_place("--csv", joined, ".csv", folders)
+    _check_place("--csv", csv_file, ".csv", folders)
     _check_place("--markdown", markdown, ".md", folders)
     records = read_records(folders, lists("--only", only))
     base = baseline_of(records, baseline)
@@ -67,8 +67,8 @@ def table(
     _note_failed(records)
     if markdown is not None:
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
-    if joined is not None:
-        write_rows(joined, COLUMNS, rows(sorted(records, key=lambda record: record["id"])))
+    if csv_file is not None:
+        write_rows(csv_file, COLUMNS, rows(sorted(records, key=lambda record: record["id"])))
 
 
 def answers(
@@ -129,7 +129,7 @@ def classes(
     ] = False,
     only: Part = None,
     markdown: Markdown = None,
-    joined: Annotated[
+    csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write the results there, those of all folders as one classes.csv.")
     ] = None,
 ) -> None:
@@ -146,15 +146,15 @@ def classes(
     from cacseg.study.results import part_of, write_rows
     from cacseg.study.tables import markdown as in_markdown
 
-    _check_place("--csv", joined, ".csv", folders)
+    _check_place("--csv", csv_file, ".csv", folders)
     _check_place("--markdown", markdown, ".md", folders)
     rows = part_of(read_classes(folders), lists("--only", only))
     tables = classes_tables(rows, baseline, differences=differences)
     _draw(tables)
     if markdown is not None:
         write_file(markdown, "\n".join(in_markdown(one) for one in tables))
-    if joined is not None:
-        write_rows(joined, COLUMNS, rows)
+    if csv_file is not None:
+        write_rows(csv_file, COLUMNS, rows)
 
 
 def _note_failed(records: Sequence[Record]) -> None:

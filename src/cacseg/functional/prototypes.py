@@ -72,6 +72,8 @@ def context_prototypes(
     is taken in the logarithm. The authors' code has 1e-12, by which such a class gets a prototype of 0.
     """
     check_features(features, packed=offsets is not None)
+    if epsilon < 0.0:
+        raise ValueError(f"epsilon must not be negative; got {epsilon}.")
     if plain_logits.shape[0] != features.shape[0] or plain_logits.shape[2:] != features.shape[2:]:
         raise ValueError(
             "plain_logits must have the batch and spatial sizes of the features; got logits "

@@ -54,7 +54,7 @@ def _one_of(which, first, second, third):
 
 @triton.jit
 def _forward(
-    logits, second, third, labels, weight, spread, lse, partial,
+    logits, second, third, labels, weight, class_weight_mean, lse, partial,
     row_start, row_share, column_low, column_share,
     images, n, h, w, height, width, ignore_index, smoothing,
     logits_b, logits_n, logits_h, logits_w, labels_b, labels_h, labels_w,
@@ -83,7 +83,7 @@ def _forward(
     first = tl.load(row_start + cell_row)
     last = tl.load(row_start + cell_row + 1)
     if SMOOTH:
-        mean_weight = tl.load(spread)
+        mean_weight = tl.load(class_weight_mean)
 
     loss = tl.zeros([ROWS, COLUMNS], tl.float32)
     counted = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -160,7 +160,7 @@ def _finish(partial, mean, pixel_share, programs, all_pixels, count_all, BLOCK: 
 # A stride of 1 stays unknown here: then a thread owns a column in every tensor, and no layout has to be converted.
 @triton.jit(do_not_specialize=["logits_w", "labels_w", "gradient_w"])
 def _backward(
-    logits, second, third, of_loss, of_second, of_third, labels, weight, spread, lse, pixel_share, gradient,
+    logits, second, third, of_loss, of_second, of_third, labels, weight, class_weight_mean, lse, pixel_share, gradient,
     row_start, row_share, column_start, column_share,
     images, n, h, w, height, width, smoothing, columns_per_cell,
     logits_b, logits_n, logits_h, logits_w, labels_b, labels_h, labels_w,
@@ -195,7 +195,7 @@ def _backward(
     wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
     neighbour = tl.broadcast_to(tl.maximum(lane - 1, 0)[None, :], [CLASSES, COLUMNS])
     if SMOOTH:
-        even = tl.load(spread) * smoothing
+        even = tl.load(class_weight_mean) * smoothing
         soft = (k < n).to(tl.float32) * (smoothing / n)
         if HAS_WEIGHT:
             soft = soft * tl.load(weight + k, mask=k < n, other=0.0).to(tl.float32)

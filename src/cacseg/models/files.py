@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cacseg._files import write_whole
+from cacseg._files import write_atomically
 
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
 # placeholders; whatever else a pickle asks for is refused.
@@ -72,7 +72,7 @@ def write_tensors(
     path = Path(path)
     check_target(path, overwrite)
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
-    write_whole(path, content)
+    write_atomically(path, content)
 
 
 def check_target(path: Path, overwrite: bool) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg import functional, ops
-from cacseg._checks import check_labels
+from cacseg._checks import check_labels, check_proportions
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.functional.labels import resize_labels
@@ -246,9 +246,10 @@ class SegmentationModel(nn.Module):
 
         As where crops are padded, these pixels count in averages over all pixels.
         """
-        if stride is None or not isinstance(labels, Tensor) or labels.ndim != 3 or labels.is_floating_point():
+        if not isinstance(labels, Tensor) or labels.ndim != 3 or labels.is_floating_point() or labels.numel() == 0:
             return labels  # the checks of the classifier say what is wrong
-        if labels.numel() == 0:
+        check_proportions("labels", labels.shape[1:], "images", images.shape[2:])
+        if stride is None:
             return labels
         if labels.shape[1:] != images.shape[2:]:
             labels = resize_labels(labels, images.shape[2:])

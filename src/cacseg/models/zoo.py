@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,13 +16,14 @@ from cacseg._checks import (
     check_dilations,
     check_flags,
     check_integer,
+    check_names,
     check_number,
     check_numbers,
 )
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.losses import ContextLoss
-from cacseg.models.arguments import check_common, check_names, read_numbers
+from cacseg.models.arguments import check_common, read_numbers
 from cacseg.models.backbones import LEVELS, choose_blocks, make_backbone, normalisation
 from cacseg.models.deeplabv3plus import DILATIONS, DeepLabV3Plus
 from cacseg.models.fcn import FCN
@@ -238,12 +240,13 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     if arguments["classifier"] == "context":
         of_classifier, of_loss = arguments["classifier_arguments"], arguments["loss_arguments"]
         fixed = {"dropout": dropout, "preset": arguments["preset"], "ignore_index": arguments["ignore_index"]}
-        check_names("classifier_arguments", of_classifier, ContextAwareClassifier, fixed)
+        taken = {*fixed, "in_channels", "num_classes"}
+        check_names("classifier_arguments", of_classifier, {*signature(ContextAwareClassifier).parameters} - taken)
         classifier = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **of_classifier)
         fixed = {**shared}
         if arguments["overlap_weight"] is not None:
             fixed["overlap_weight"] = arguments["overlap_weight"]
-        check_names("loss_arguments", of_loss, ContextLoss, {**fixed, "preset": None})
+        check_names("loss_arguments", of_loss, {*signature(ContextLoss).parameters} - {*fixed, "preset"})
         criterion = ContextLoss(**fixed, **of_loss)
     initialise_classifier(classifier)
     pads = arguments["pad_to_stride"] and backbone.multiple > 1

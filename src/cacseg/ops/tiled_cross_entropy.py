@@ -89,10 +89,10 @@ def _pixels_in_place(
     target_scores = (scores.gather(2, targets) * hard).sum()
     soft = None
     if label_smoothing > 0.0:
-        spread = torch.ones_like(scores[0, 0, :, 0]) if class_weights is None else class_weights
-        spread = spread * (label_smoothing / scores.shape[2])
-        soft = share * spread.view(-1, 1)
-        mass = mass + share * spread.sum()
+        smoothed = torch.ones_like(scores[0, 0, :, 0]) if class_weights is None else class_weights
+        smoothed = smoothed * (label_smoothing / scores.shape[2])
+        soft = share * smoothed.view(-1, 1)
+        mass = mass + share * smoothed.sum()
         target_scores = target_scores + (scores * soft).sum()
     scores.exp_()
     sums = scores.sum(dim=2, keepdim=True)

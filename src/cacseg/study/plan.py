@@ -150,9 +150,11 @@ def digest_of(config: Config, held_out: float | None) -> str:
     seen: dict[str, Any] = {key: value for key, value in flat(config) if key not in _UNSEEN}
     seen |= {key: _content(seen[key]) for key in WEIGHTS if seen[key] is not None}
     seen["held_out"] = held_out
-    # What a preset fills in today, not its name; a plain classifier has none.
-    is_plain = config.model.classifier == "plain"
-    seen["model.preset"] = None if is_plain else fill_preset(config.model.preset)._asdict()
+    # What a preset fills in today, not its name; a plain classifier has of it the average of its auxiliary head.
+    filled = fill_preset(config.model.preset)._asdict()
+    if config.model.classifier == "plain":
+        filled = {"auxiliary_average": filled["auxiliary_average"]}
+    seen["model.preset"] = filled
     return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()[:16]
 
 
