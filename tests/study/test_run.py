@@ -68,7 +68,7 @@ def test_the_commands(study_file, tmp_path, capsys, monkeypatch):
     study_file.write_text(study_runs.SMALL + study_runs.REFUSED)
     refused = cacseg(*once)
     assert refused.code == 2
-    assert "error: scenes.fcn.adamw.3.refused.0: classifier_arguments must be" in refused.err
+    assert "error: scenes.fcn.adamw.3.refused.0: classifier_arguments has no argument 'no_such_argument'" in refused.err
 
     study_file.write_text(study_runs.SMALL + study_runs.BROKEN)
     broken = cacseg(*once, "--seeds", "0,1", "--only", "arms=plain,broken")

@@ -29,7 +29,9 @@ def write_startup_file(folder: Path) -> Path:
 
 def main() -> None:
     """Says in one line what was done."""
-    code = "import torchvision"
+    # As if no hook were there: an earlier call may have left one.
+    kept = f"[one for one in sys.meta_path if type(one).__name__ != {hook.TorchvisionFinder.__name__!r}]"
+    code = f"import sys; sys.meta_path[:] = {kept}; import torchvision"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         print("torchvision imports: nothing to do")
