@@ -171,7 +171,7 @@ def test_mixing_labels_in_needs_labels():
         functional.soft_cross_entropy(context, oracle, None, 0.5)
 
 
-def test_a_form_that_there_is_not():
+def test_a_form_that_there_is_not_is_refused():
     context, oracle, _, labels = draw()
     with pytest.raises(ValueError, match=r"form must be one of 'classwise_entropy', .*; got 'kl'"):
         functional.distillation(context, oracle, labels, "kl")
