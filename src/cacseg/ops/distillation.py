@@ -35,8 +35,8 @@ def distillation(
 
     Entropies of another prediction than the oracle's take the readable form, as packed batches do.
     """
-    usual = offsets is None and (entropy_logits is None or entropy_logits is oracle_logits)
-    if not use_triton(impl, context_logits, dense=usual or not form.endswith("entropy")):
+    own_entropy = entropy_logits is None or entropy_logits is oracle_logits or not form.endswith("entropy")
+    if not use_triton(impl, context_logits, dense=offsets is None and own_entropy):
         return functional.distillation(
             context_logits,
             oracle_logits,
