@@ -4,17 +4,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim import SGD
 
 from cacseg.data import Sample
 from cacseg.data.transforms import Crop
 from cacseg.engine.loaders import Loaders
-from cacseg.engine.optim import parameter_groups, polynomial
+from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.engine.task import SegmentationTask
 from cacseg.models import create_model
 
 CLASSES = ("left", "right", "sky")
-STEPS = 12  # of the runs in a process of their own: the schedule is theirs, however many steps are asked for
+STEPS = 12  # of the runs that are killed and resumed
+CONSTANT = {"power": 0.0}  # a schedule in which the number of steps does not matter
 
 
 class Stripes:
@@ -40,9 +40,9 @@ class Stripes:
         return Sample(image.astype(np.uint8), labels.astype(np.uint8))
 
 
-def crop_32(sample, generator):
-    """A random crop of 32x32, which needs nothing but the generator."""
-    top, left = (int(generator.integers(0, length - 31)) for length in sample.labels.shape)
+def crop_32(sample, numbers):
+    """A random crop of 32x32, which needs nothing but the numbers."""
+    top, left = (int(number * (length - 31)) for number, length in zip(numbers, sample.labels.shape, strict=False))
     image = sample.image[top : top + 32, left : left + 32].transpose(2, 0, 1).copy()
     labels = sample.labels[top : top + 32, left : left + 32].copy()
     return Crop(torch.from_numpy(image), torch.from_numpy(labels), (32, 32))
@@ -58,30 +58,38 @@ def small_model(preset="released", classifier="context", **arguments):
     return create_model("fcn", 3, classifier, backbone="test_resnet", preset=preset, **arguments)
 
 
-def small_task(model=None, steps=8, rate=0.02, **arguments):
+def small_task(model=None, steps=8, rate=0.02, inference=None, optimiser=None, schedule=None, **training):
+    """A run of `steps` steps by SGD, or as the settings say; `training` are those of `TrainingOptions`."""
     model = small_model() if model is None else model
+    own = {"name": "sgd", "rate": rate, "weight_decay": 1e-4, **(optimiser or {})}
+    options = {"batch": 4, "validate_every": 3, "save_every": 2, "log_every": 1, "accelerator": "cpu", "devices": 1}
+    options |= {"loggers": ("csv",), "graph": False, "scored_train_images": 0, **training}
     return SegmentationTask(
         model,
-        lambda network: SGD(parameter_groups(network, rate, 1e-4), momentum=0.9),
-        lambda step: polynomial(step, steps, 0.9),
-        **arguments,
+        OptimiserOptions(**own),
+        ScheduleOptions(steps=steps, **(schedule or {})),
+        TrainingOptions(**options),
+        inference,
     )
 
 
-def small_loaders(train=None, validation=None, batch=4, **arguments):
+def small_loaders(train=None, validation=None, batch=4, transform=crop_32, **arguments):
     train = Stripes() if train is None else train
     validation = Stripes("val", 3) if validation is None else validation
-    return Loaders(train, validation, crop_32, whole, batch=batch, **arguments)
+    return Loaders(train, validation, transform, whole, batch=batch, report=lambda text: None, **arguments)
 
 
-def run(folder, steps=8, *, task=None, loaders=None, **arguments):
+def run(folder, steps=8, *, task=None, loaders=None, resume=False, passed=None, report=None, **training):
+    """Trains in `folder`; `training` are settings of the small task, or change those of `task`."""
     from cacseg.engine.train import train
 
-    options = dict(steps=steps, validate_every=3, save_every=2, log_every=1, accelerator="cpu", devices=1)
-    options |= dict(loggers=("csv",), progress=False, report=lambda text: None)
-    task = small_task(steps=steps) if task is None else task
+    if task is None:
+        task = small_task(steps=steps, **training)
+    else:
+        task.training_options = task.training_options.model_copy(update=training)
     loaders = small_loaders() if loaders is None else loaders
-    return train(task, loaders, Path(folder), **options | arguments)
+    said = (lambda text: None) if report is None else report
+    return train(task, loaders, Path(folder), resume=resume, passed=passed, report=said, progress=False)
 
 
 if __name__ == "__main__":  # python tests/engine_runs.py FOLDER WORKERS STEPS [resume]: a run in a process of its own
@@ -89,4 +97,4 @@ if __name__ == "__main__":  # python tests/engine_runs.py FOLDER WORKERS STEPS [
 
     folder, workers, steps, *resume = sys.argv[1:]
     loaders = small_loaders(workers=int(workers))
-    run(folder, steps=int(steps), loaders=loaders, task=small_task(steps=STEPS), resume=resume == ["resume"])
+    run(folder, steps=int(steps), loaders=loaders, schedule=CONSTANT, resume=resume == ["resume"])

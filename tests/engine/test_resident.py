@@ -1,25 +1,28 @@
-"""Data on the device: loaded whole, cropped as the transform on the host crops."""
+"""Images that stay on the device, cropped as the transform on the host crops."""
+
+import csv
+from itertools import islice
 
 import cv2
 import numpy as np
 import pytest
 import torch
 
-from cacseg.data import Sample, TrainTransform, normalise
-from cacseg.data.transforms import IMAGENET_MEAN, IMAGENET_STD, nearest_indices, resized_window
-from cacseg.engine.resident import load_resident
-from cacseg.engine.resident_crops import TO_YIQ, Crops, cut_crops, draw_crops
-from cacseg.engine.stream import index_at
+from cacseg.data import Sample, TrainTransform
+from cacseg.engine.resident import TO_YIQ, Draws, DrawStream, _colours, cut_crops, estimate_bytes, load_pictures
+from cacseg.engine.resident import load_split as load
+from cacseg.engine.stream import MicroBatches, TrainStream, ValidationPictures, collate, index_at, numbers_at
+from engine_runs import Stripes, run, small_loaders, small_task, whole
 
 CPU = torch.device("cpu")
 
 
 class Photographs:
-    """Smooth images of several sizes, with ignored pixels."""
+    """Smooth images of several sizes; coarse labels, some of them ignored."""
 
     name, split, class_names, ignore_index = "photographs", "train", tuple("abcde"), 255
     palette = ((0, 0, 0),) * 5
-    sizes = ((40, 60), (60, 40), (33, 47), (40, 60))
+    sizes = ((40, 60), (60, 40), (33, 47), (40, 60), (150, 90))
 
     def __len__(self):
         return len(self.sizes)
@@ -31,102 +34,70 @@ class Photographs:
         generator = np.random.default_rng(index)
         height, width = self.sizes[index]
         image = cv2.resize(generator.integers(0, 256, (7, 9, 3)).astype(np.uint8), (width, height))
-        labels = generator.integers(0, 6, (height, width)).astype(np.uint8)
-        labels[labels == 5] = 255
-        return Sample(image, labels)
+        coarse = generator.choice(np.array([0, 0, 0, 1, 2, 3, 4, 255], np.uint8), (4, 5))
+        return Sample(image, cv2.resize(coarse, (width, height), interpolation=cv2.INTER_NEAREST))
 
 
 @pytest.fixture(scope="module")
 def split():
-    return load_resident(Photographs(), range(4), CPU)
+    return load(Photographs(), CPU)
 
 
-def draw(split, transform, seed=3, count=24):
-    return draw_crops(transform, split, seed, count, IMAGENET_MEAN, IMAGENET_STD)
+def draws(count=48, seed=3, first_step=0):
+    return next(iter(DrawStream(5, seed, MicroBatches(count, start_step=first_step))))
 
 
-def on_the_host(crops, place, transform):
-    """The same crop by the functions that `TrainTransform` is made of."""
-    sample = Photographs().read(int(crops.image[place]))
-    size = tuple(np.round(crops.length[place].numpy() / crops.step[place].numpy()).astype(int).tolist())
-    (top, left), (height, width) = crops.corner[place].tolist(), crops.window[place].tolist()
-    rows, columns = (nearest_indices(old, new) for old, new in zip(sample.labels.shape, size, strict=True))
-    labels = sample.labels[rows[top : top + height]][:, columns[left : left + width]]
-    image = resized_window(sample.image, size, (top, left), (height, width))
-    if crops.flip[place]:
-        image, labels = image[:, ::-1], labels[:, ::-1]
-    padded = np.zeros((3, *transform.crop), np.uint8)
-    padded[:, :height, :width] = image.transpose(2, 0, 1)
-    whole = np.full(transform.crop, 255)
-    whole[:height, :width] = labels
-    return normalise(torch.from_numpy(padded)[None], sizes=crops.window[place][None])[0], torch.from_numpy(whole)
+def on_the_host(transform, count=48, seed=3):
+    stream = TrainStream(Photographs(), transform, seed)
+    return collate([stream[position] for position in range(count)])
 
 
+@pytest.mark.parametrize("max_share", [1.0, 0.75, 0.4])
 @pytest.mark.parametrize("scale", [None, (90, 50)])
-@pytest.mark.parametrize("crop", [(24, 32), (64, 70)])
-def test_crops_are_those_of_the_host(split, crop, scale):
-    transform = TrainTransform(crop, scale=scale, max_share=1.0, distort=False)
-    crops = draw(split, transform)
-    images, labels = cut_crops(split, crops, crop)
-    assert images.shape == (24, 3, *crop)
-    assert labels.dtype == torch.int64
-    assert 0 < crops.flip.sum() < 24
-    for place in range(24):
-        image, expected = on_the_host(crops, place, transform)
-        assert torch.equal(labels[place], expected)
-        assert (images[place] - image).abs().max() < 1.01 / 255 / min(IMAGENET_STD)  # one byte
+@pytest.mark.parametrize("crop", [(24, 32), (64, 70), (130, 100)])
+def test_crops_are_those_of_the_host(split, crop, scale, max_share):
+    """The same labels pixel for pixel, and values that differ by no more than one byte."""
+    transform = TrainTransform(crop, scale=scale, max_share=max_share, distort=False)
+    ours, theirs = cut_crops(split, transform, draws()), on_the_host(transform)
+    assert torch.equal(ours.labels, theirs.labels)
+    assert torch.equal(ours.sizes, theirs.sizes)
+    assert ours.images.dtype == theirs.images.dtype == torch.uint8
+    assert (ours.images.int() - theirs.images.int()).abs().max() <= 1
 
 
-def test_sizes_are_rounded_as_the_transform_rounds_them(split):
-    for scale in (None, (90, 50)):
-        transform = TrainTransform((8, 8), scale=scale, max_share=1.0)
-        crops = draw(split, transform, count=200)
-        numbers = np.random.default_rng([3, 2]).random((200, 12))
-
-        class Given:
-            def __init__(self, value):
-                self.random = lambda: value
-
-        for place in range(200):
-            sample = Photographs().read(int(crops.image[place]))
-            size = np.array(transform._size(sample, Given(numbers[place, 0])))
-            np.testing.assert_allclose(crops.step[place].numpy(), 1.0 / (size / np.array(sample.labels.shape)))
+def test_a_class_that_fills_a_crop_is_avoided_on_the_device_too(split):
+    """And differently from any crop, so that the test above compares something."""
+    labels = [cut_crops(split, TrainTransform((24, 32), max_share=share), draws()).labels for share in (1.0, 0.4)]
+    assert not torch.equal(*labels)
 
 
-def test_crops_are_a_function_of_seed_and_position(split):
-    transform = TrainTransform((16, 16), max_share=1.0)
-    short, long, other = draw(split, transform), draw(split, transform, count=100), draw(split, transform, seed=4)
-    for one, two in zip(short, long.at(torch.arange(24)), strict=True):
-        assert torch.equal(one, two)
-    assert short.image.tolist() == [index_at(3, position, 4) for position in range(24)]
-    assert not torch.equal(short.corner, other.corner)
+def test_draws_are_a_function_of_seed_and_position():
+    whole_batch, parts = draws(12), [draws(4, first_step=step) for step in range(3)]
+    assert torch.equal(whole_batch.images, torch.cat([part.images for part in parts]))
+    assert torch.equal(whole_batch.numbers, torch.cat([part.numbers for part in parts]))
+    assert whole_batch.images.tolist() == [index_at(3, position, 5) for position in range(12)]
+    assert not torch.equal(whole_batch.numbers, draws(12, seed=4).numbers)
+    assert np.array_equal(numbers_at(3, 7)[0], whole_batch.numbers[7].numpy())
+    shares = [list(islice(DrawStream(5, 3, MicroBatches(4, 1, rank, 2)), 3)) for rank in (0, 1)]
+    pairs = [part.numbers for step in zip(*shares, strict=True) for part in step]
+    assert torch.equal(torch.cat(pairs), whole_batch.numbers)
 
 
-def test_corners_reach_every_place(split):
-    crops = draw(split, TrainTransform((30, 38), ratios=(1.0, 1.0), max_share=1.0), count=2000)
-    smallest = crops.length[:, 0] == 33
-    assert set(crops.corner[smallest, 0].tolist()) == {0, 1, 2, 3}
-    assert set(crops.corner[smallest, 1].tolist()) == set(range(10))
+def colours(count):
+    matrix, offset = _colours(torch.from_numpy(numbers_at(0, 0, count)))
+    return lambda values: matrix.double() @ torch.tensor(values, dtype=torch.float64) + offset.double()
 
 
-def colour_of(crops: Crops, place, byte):
-    normal = crops.colour[place, :, :3] @ torch.tensor(byte) + crops.colour[place, :, 3]
-    return (normal * torch.tensor(IMAGENET_STD) + torch.tensor(IMAGENET_MEAN)) * 255
-
-
-def test_colours_are_distorted_by_the_amounts_of_the_recipe(split):
-    crops = draw(split, TrainTransform((8, 8), max_share=1.0), count=4000)
-    grey = torch.stack([colour_of(crops, place, [100.0, 100.0, 100.0]) for place in range(4000)])
+def test_colours_are_distorted_by_the_amounts_of_the_recipe():
+    distorted = colours(4000)
+    grey, red, black = distorted([100.0] * 3), distorted([200.0, 80.0, 60.0]), distorted([0.0] * 3)
     assert (grey - grey[:, :1]).abs().max() < 0.05  # hue and saturation leave grey alone
     assert grey.min() == pytest.approx((100 - 32) * 0.5, abs=6)
     assert grey.max() == pytest.approx((100 + 32) * 1.5, abs=6)
-    untouched = ((grey[:, 0] - 100).abs() < 1e-3).float().mean()
-    assert untouched == pytest.approx(0.25, abs=0.03)
-    red = torch.stack([colour_of(crops, place, [200.0, 80.0, 60.0]) for place in range(4000)]).double()
-    black = torch.stack([colour_of(crops, place, [0.0, 0.0, 0.0]) for place in range(4000)]).double()
-    contrast = (grey.double() - black)[:, :1] / 100
-    chroma = ((red - black) / contrast) @ torch.from_numpy(TO_YIQ).T
-    before = TO_YIQ @ [200.0, 80.0, 60.0]
+    assert ((grey[:, 0] - 100).abs() < 1e-3).double().mean() == pytest.approx(0.25, abs=0.03)
+    contrast = (grey - black)[:, :1] / 100
+    chroma = ((red - black) / contrast) @ torch.tensor(TO_YIQ, dtype=torch.float64).T
+    before = np.array(TO_YIQ) @ [200.0, 80.0, 60.0]
     size = chroma[:, 1:].norm(dim=1) / np.hypot(*before[1:])
     turned = torch.atan2(chroma[:, 2], chroma[:, 1]) - np.arctan2(before[2], before[1])
     assert chroma[:, 0].sub(before[0]).abs().max() < 0.1
@@ -134,50 +105,89 @@ def test_colours_are_distorted_by_the_amounts_of_the_recipe(split):
     assert np.degrees([turned.min(), turned.max()]) == pytest.approx([-36, 36], abs=0.5)
 
 
-def test_colours_stay_within_bytes(split):
-    transform = TrainTransform((24, 32), max_share=1.0)
-    crops = draw(split, transform, count=64)
-    images, _ = cut_crops(split, crops, transform.crop)
-    mean, std = (torch.tensor(one)[:, None, None] for one in (IMAGENET_MEAN, IMAGENET_STD))
-    bytes_ = (images * std + mean) * 255
-    assert bytes_.min() > -0.01
-    assert bytes_.max() < 255.01
+def test_distorted_crops_have_the_same_labels_and_padding(split):
+    transform = TrainTransform((64, 70))
+    ours, theirs = cut_crops(split, transform, draws()), on_the_host(transform)
+    assert torch.equal(ours.labels, theirs.labels)
+    for image, (height, width) in zip(ours.images, ours.sizes.tolist(), strict=True):
+        assert not image[:, height:].any()
+        assert not image[:, :, width:].any()
+    assert (ours.images.double() - theirs.images.double()).abs().mean() < 12  # hue and saturation on other axes
 
 
-def test_crops_that_look_at_labels_are_refused(split):
-    with pytest.raises(ValueError, match=r"max_share must be 1; got 0\.75"):
-        draw(split, TrainTransform((8, 8)))
-
-
-def test_images_of_one_size_come_together(split):
-    batches = list(split.batches_by_size(1))
-    assert [tuple(labels.shape) for _, labels in batches] == [(1, 33, 47), (1, 40, 60), (1, 40, 60), (1, 60, 40)]
-    (_, (images, labels), _) = split.batches_by_size(16)
+def test_images_of_one_size_are_validated_together():
+    data = Photographs()
+    found = load_pictures(ValidationPictures(data, whole, range(5)), 5, CPU)
+    assert sorted(tuple(one.labels.shape) for one in found) == [(1, 33, 47), (1, 60, 40), (1, 150, 90), (2, 40, 60)]
+    (pair,) = (one for one in found if len(one.labels) == 2)
     for place, index in enumerate((0, 3)):
-        sample = Photographs().read(index)
-        assert np.array_equal(images[place].permute(1, 2, 0), sample.image)
-        assert np.array_equal(labels[place], sample.labels)
+        assert np.array_equal(pair.images[place].permute(1, 2, 0), data.read(index).image)
+        assert np.array_equal(pair.labels[place], data.read(index).labels)
+
+
+def test_the_size_of_a_split_is_known_before_it_is_read(split):
+    assert estimate_bytes(Photographs()) == split.nbytes == sum(4 * h * w for h, w in Photographs.sizes)
 
 
 def test_wrong_labels_are_found_when_data_are_loaded():
     data = Photographs()
     data.class_names = tuple("abc")
     with pytest.raises(ValueError, match=r"labels must be in \[0, 3\)"):
-        load_resident(data, range(4), CPU)
-    with pytest.raises(ValueError, match="none of 'train' of photographs was chosen"):
-        load_resident(data, [], CPU)
+        load(data, CPU)
+
+
+def losses(folder):
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [row for row in csv.DictReader(file)]
+
+
+def test_a_resident_run_is_that_of_the_workers(tmp_path):
+    """Images at their own size and colours, where device crops equal host crops to the last bit; resumed as well."""
+    transform = TrainTransform((32, 32), ratios=(1.0, 1.0), distort=False)
+
+    def train(name, resident, steps=6, resume=False):
+        loaders = small_loaders(transform=transform, resident=resident, accumulate=2, scored_train_images=4)
+        task = small_task(steps=steps, schedule={"power": 0.0}, accumulate=2)
+        run(tmp_path / name, task=task, loaders=loaders, resume=resume)
+
+    train("workers", False)
+    train("resident", True)
+    train("resumed", True, steps=3)
+    train("resumed", True, resume=True)
+    expected = losses(tmp_path / "workers")
+    assert {"val/oracle_mean_iou", "train/context_mean_iou", "loss/total"} <= expected[0].keys()
+    for name in ("resident", "resumed"):
+        found = losses(tmp_path / name)
+        assert [row["loss/total"] for row in found] == [row["loss/total"] for row in expected]
+        assert [row["val/mean_iou"] for row in found] == [row["val/mean_iou"] for row in expected]
 
 
 @pytest.mark.gpu
 def test_crops_on_a_gpu_are_those_on_the_host_and_wait_for_nothing(split):
-    transform = TrainTransform((24, 32), max_share=1.0)
-    images, labels = cut_crops(split, draw(split, transform), transform.crop)
-    there = load_resident(Photographs(), range(4), torch.device("cuda"))
-    crops = draw(there, transform)
+    transform, drawn = TrainTransform((64, 70)), draws()
+    here = cut_crops(split, transform, drawn)
+    there, moved = load(Photographs(), torch.device("cuda")), Draws(*(one.cuda() for one in drawn))
+    cut_crops(there, transform, moved)  # constants are sent once
     torch.cuda.set_sync_debug_mode("error")
     try:
-        found, found_labels = cut_crops(there, crops.at(torch.arange(24, device=there.images.device)), transform.crop)
+        found = cut_crops(there, transform, moved)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert torch.equal(found_labels.cpu(), labels)
-    assert (found.cpu() - images).abs().max() < 2e-3
+    assert torch.equal(found.labels.cpu(), here.labels)
+    assert (found.images.cpu().int() - here.images.int()).abs().max() <= 1
+
+
+@pytest.mark.gpu
+def test_recorded_steps_are_the_steps(tmp_path, monkeypatch):
+    """Without dropout, whose random numbers a recording draws alike; rounding grows from step to step."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    found = []
+    for graph in (False, True):
+        transform = TrainTransform((32, 32), ratios=(1.0, 1.0), distort=False)
+        options = {"accelerator": "gpu", "graph": graph, "validate_every": 100, "save_every": 100}
+        optimiser = {"name": "adamw", "rate": 1e-3, "clip": 1.0}
+        loaders = small_loaders(Stripes(), Stripes("val", 3), transform=transform, resident=True)
+        run(tmp_path / f"{graph}", 10, loaders=loaders, optimiser=optimiser, **options)
+        found.append([float(row["loss/total"]) for row in losses(tmp_path / f"{graph}") if row["loss/total"]])
+    assert len(found[0]) == 10
+    assert found[1] == pytest.approx(found[0], rel=1e-2)

@@ -5,30 +5,26 @@ import importlib.util
 import re
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.optim import AdamW
 
 import cacseg
-from cacseg.data import Sample
+from cacseg.data import Sample, TrainTransform
 from cacseg.engine.atomic import read_checkpoint
-from cacseg.engine.checkpoints import Averaging
-from cacseg.engine.optim import parameter_groups
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
 from cacseg.engine.task import SegmentationTask
-from engine_runs import Stripes, run, small_loaders, small_model, small_task
+from engine_runs import Stripes, crop_32, run, small_loaders, small_model, small_task
 
 
 def test_a_run_learns_and_leaves_its_files(tmp_path):
     """Plain and quick: stripes are told apart by their brightness."""
     model = small_model(classifier="plain", output_stride=8)
-    task = small_task(model, steps=30, rate=0.05, channels_last=True)
-    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
     options = {"validate_every": 15, "save_every": 100, "log_every": 5}
+    task = small_task(model, steps=30, rate=0.05, channels_last=True, **options)
+    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
     said = []
-    result = run(tmp_path / "run", 30, task=task, loaders=loaders, report=said.append, **options)
+    result = run(tmp_path / "run", 30, task=task, loaders=loaders, report=said.append)
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     losses = [float(row["loss/total"]) for row in rows if row["loss/total"]]
@@ -40,7 +36,7 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     assert result.best_step == max(scores, key=scores.get)
     assert [line.split(":")[0] for line in said] == ["starting", "step 15/30", "step 30/30"]
     names = {path.name for path in (tmp_path / "run").glob("[!.]*")}
-    assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv"}
+    assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv", "scores.json"}
     saved = cacseg.load(tmp_path / "run" / "last.safetensors")
     assert all(torch.equal(value, saved.state_dict()[name]) for name, value in task.model.state_dict().items())
 
@@ -48,8 +44,8 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
 def test_a_validation_before_the_first_logged_step_says_its_score(tmp_path):
     said = []
     run(tmp_path / "run", 2, validate_every=1, log_every=2, report=said.append)
-    assert re.fullmatch(r"step 1/2: mIoU \d+\.\d\d \(.* steps/s\)", said[1])
-    assert re.fullmatch(r"step 2/2: mIoU \d+\.\d\d, plain .*, total \d.* \(.* steps/s\)", said[2])
+    assert re.fullmatch(r"step 1/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s.*\)", said[1])
+    assert re.fullmatch(r"step 2/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s\)", said[2])
 
 
 def spoiling(task, step):
@@ -80,7 +76,7 @@ def test_weights_that_are_no_numbers_are_never_saved(tmp_path):
 
 
 def test_mixed_precision_and_clipping_run(tmp_path):
-    result = run(tmp_path / "run", 2, precision="bf16", clip=0.1, log_every=1)
+    result = run(tmp_path / "run", 2, precision="bf16", optimiser={"clip": 0.1}, log_every=1)
     assert result.step == 2
 
 
@@ -105,10 +101,13 @@ def test_devices_that_are_not_there_are_one_line(tmp_path):
 
 
 class Unwaiting(SegmentationTask):
-    """Waiting for the GPU is an error in the second and third step, from the batch's start to the last callback."""
+    """Waiting for the GPU is an error in some steps, from the batch's start to the last callback.
+
+    The fifth step is the one that is recorded.
+    """
 
     def on_train_batch_start(self, batch, batch_idx):
-        torch.cuda.set_sync_debug_mode("error" if self.trainer.global_step in (1, 2) else "default")
+        torch.cuda.set_sync_debug_mode("error" if self.trainer.global_step in (1, 2, 5, 6) else "default")
 
     def on_train_batch_end(self, outputs, batch, batch_idx):
         torch.cuda.set_sync_debug_mode("default")
@@ -116,24 +115,37 @@ class Unwaiting(SegmentationTask):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision):
-    task = Unwaiting(small_model(), lambda network: AdamW(parameter_groups(network, 1e-3, 0.01)), lambda step: 1.0)
-    options = {"precision": precision, "clip": 1.0, "accelerator": "gpu"}
-    every = dict.fromkeys(("log_every", "validate_every", "save_every"), 100)
+@pytest.mark.parametrize(("resident", "graph"), [(False, False), (True, False), (True, True)])
+def test_a_step_does_not_wait_for_the_gpu(tmp_path, precision, resident, graph):
+    task = small_task(
+        steps=8,
+        optimiser={"name": "adamw", "rate": 1e-3, "clip": 1.0},
+        precision=precision,
+        accelerator="gpu",
+        graph=graph,
+        ema_decay=0.9,
+        **dict.fromkeys(("log_every", "validate_every", "save_every"), 100),
+    )
+    task.__class__ = Unwaiting
+    transform = TrainTransform((32, 32))
+    loaders = small_loaders(transform=transform, resident=True) if resident else small_loaders(workers=1)
     try:
-        assert run(tmp_path / "run", 4, task=task, loaders=small_loaders(workers=1), **options, **every).step == 4
+        assert run(tmp_path / "run", 8, task=task, loaders=loaders).step == 8
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision):
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision, resident):
     """With averaged weights, which stay on the GPU; what is saved is read again on the CPU."""
-    task = small_task(small_model(output_stride=8), steps=40, rate=0.05, channels_last=True)
-    loaders = small_loaders(Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16))
     options = {"validate_every": 20, "save_every": 100, "log_every": 5, "accelerator": "gpu", "precision": precision}
-    result = run(tmp_path / "run", 40, task=task, loaders=loaders, ema_decay=0.9, **options)
+    options |= {"graph": resident and precision != "fp16", "ema_decay": 0.9}
+    task = small_task(small_model(output_stride=8), steps=40, rate=0.05, channels_last=True, **options)
+    splits = Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16)
+    transform = TrainTransform((32, 32), ratios=(1.0, 1.0), distort=False) if resident else crop_32
+    result = run(tmp_path / "run", 40, task=task, loaders=small_loaders(*splits, transform=transform, resident=resident))
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
     assert losses[-1] < 0.8 * losses[0]
@@ -147,8 +159,8 @@ def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # rounding grows from step to step
     losses = []
     for compile in (False, True):
-        task = small_task(small_model(dropout=0.0, output_stride=8), compile=compile)
-        run(tmp_path / f"{compile}", 4, task=task, accelerator="gpu", validate_every=100, save_every=100)
+        options = {"compile": compile, "accelerator": "gpu", "validate_every": 100, "save_every": 100}
+        run(tmp_path / f"{compile}", 4, model=small_model(dropout=0.0, output_stride=8), **options)
         with (tmp_path / f"{compile}" / "metrics.csv").open(newline="") as file:
             losses.append([float(row["loss/total"]) for row in csv.DictReader(file) if row["loss/total"]])
     assert len(losses[0]) == 4
@@ -157,7 +169,7 @@ def test_compiled_steps_on_a_gpu_are_the_plain_ones(tmp_path, monkeypatch):
 
 def test_integer_buffers_are_copied_and_not_averaged(tmp_path):
     """Averaged with a decay of 0.99 and rounded, the counts of batches would stay at 0."""
-    run(tmp_path / "run", 3, task=small_task(), ema_decay=0.99)
+    run(tmp_path / "run", 3, ema_decay=0.99)
     for name in ("last", "best"):
         state = cacseg.load(tmp_path / "run" / f"{name}.safetensors").state_dict()
         counts = [value.item() for key, value in state.items() if key.endswith("num_batches_tracked")]
@@ -165,20 +177,29 @@ def test_integer_buffers_are_copied_and_not_averaged(tmp_path):
         assert set(counts) == {3}
 
 
-def test_averages_are_kept_where_the_model_will_be():
-    """They are made before Lightning moves the model; the device "meta" stands for a GPU."""
-    averaging, task = Averaging(0.9), small_task()
-    trainer = SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("meta")))
-    averaging.setup(trainer, task, "fit")
-    assert {value.device.type for value in averaging.task.model.state_dict().values()} == {"meta"}
-    assert {value.device.type for value in task.model.state_dict().values()} == {"cpu"}
+def test_averages_are_those_of_every_step(tmp_path):
+    """The first step's weights as they are, then 0.8 of what was and 0.2 of what is."""
+    task, expected = small_task(steps=4, ema_decay=0.8, validate_every=100, save_every=100), []
+
+    def follow(optimiser, arguments, keywords):
+        weights = [weight.detach().clone() for weight in task.parameters()]
+        expected[:] = [0.8 * a + 0.2 * w for a, w in zip(expected, weights, strict=True)] if expected else weights
+
+    def begin():
+        task.trainer.optimizers[0].register_step_post_hook(follow)
+
+    run(tmp_path / "run", task=task, passed=begin)
+    saved = cacseg.load(tmp_path / "run" / "last.safetensors")
+    for one, two in zip(saved.parameters(), expected, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-5, atol=1e-7)
+    assert not torch.equal(saved.classifier.weight, task.model.classifier.weight)
 
 
 def test_compile_runs(tmp_path, monkeypatch):
     """Traced for real; the code generator, which takes minutes, is torch's own business."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     task = small_task(small_model(classifier="plain", auxiliary=False), steps=1, compile=True)
-    assert run(tmp_path / "run", 1, task=task).step == 1
+    assert run(tmp_path / "run", task=task).step == 1
     assert all(not name.startswith("_orig") for name in task.model.state_dict())
 
 

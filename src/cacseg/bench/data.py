@@ -18,6 +18,7 @@ import torch
 
 from cacseg.data import SegmentationData, TrainTransform, open_data
 from cacseg.data.synthetic import CLASSES
+from cacseg.data.transforms import NUMBERS
 
 QUALITY = 90  # of the generated JPEGs
 
@@ -76,7 +77,7 @@ def measure(
                 start = time.perf_counter()
                 sample = data.read(position % len(data))
                 middle = time.perf_counter()
-                transform(sample, np.random.default_rng((seed, number * images + position)))
+                transform(sample, np.random.default_rng((seed, number * images + position)).random(NUMBERS))
                 end = time.perf_counter()
                 read_s += middle - start
                 transform_s += end - middle

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cacseg import ops
 from cacseg.bench.reference import looped_context, looped_loss, usual_loss
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.engine.replay import WARM_UP_CALLS, Replayed
+from cacseg.engine.graph import WARM_UP_CALLS, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
 from cacseg.models.model import SegmentationModel

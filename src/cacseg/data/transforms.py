@@ -1,7 +1,8 @@
-"""Image and labels transformed together; each result a function of the sample and of a random generator's state.
+"""Image and labels transformed together; each result a function of the sample and of `NUMBERS` uniform numbers.
 
-The steps and their numbers are those of the usual recipe: a random ratio, a crop that no class fills, a flip,
-photometric distortion. Images stay 8 bits until they are on the device that normalises them.
+The steps and their amounts are those of the usual recipe: a random ratio, a crop that no class fills, a flip,
+photometric distortion. Images stay 8 bits until they are on the device that normalises them. `engine.resident` does the
+same to images that are on the device, from the same numbers.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ Pixels = npt.NDArray[np.uint8]
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 TRIES = 10  # of a crop that no class fills; the last one is taken
+LOOKED_AT = 64  # rows and columns of a window, at most, whose labels tell how large a share a class has
+# Uniform numbers in [0, 1) for one crop, and which of them decide what.
+NUMBERS = 32
+RATIO, CORNERS, FLIP = 0, slice(1, 1 + 2 * TRIES), 21
+COINS, AMOUNTS, HUE, CONTRAST_FIRST = slice(22, 26), slice(26, 29), 29, 30
+Numbers = npt.NDArray[np.float64]
 
 
 class Crop(NamedTuple):
@@ -41,7 +48,8 @@ class TrainTransform:
 
     `crop`: (height, width) of what comes out. `scale`: (long, short), what the sides are fitted into at ratio 1 with
     their proportion kept; None for the image's own size. `max_share`: of a window's labelled pixels one class may
-    have less than this; after ten tries the last window is taken. `flip`: its probability.
+    have less than this, judged on a grid of at most 64x64 of them; after ten tries the last window is taken. `flip`:
+    its probability.
     """
 
     crop: tuple[int, int]
@@ -65,35 +73,39 @@ class TrainTransform:
         if not 0 <= self.ignore_index <= 255:
             raise ValueError(f"ignore_index must fit into 8 bits; got {self.ignore_index}.")
 
-    def __call__(self, sample: Sample, generator: np.random.Generator) -> Crop:
-        size = self._size(sample, generator)
-        top, left, labels = self._window(sample.labels, size, generator)
+    def __call__(self, sample: Sample, numbers: Numbers) -> Crop:
+        size = self._size(sample, numbers[RATIO])
+        top, left, labels = self._window(sample.labels, size, numbers[CORNERS])
         image = resized_window(sample.image, size, (top, left), labels.shape)
-        if generator.random() < self.flip:
+        if numbers[FLIP] < self.flip:
             image, labels = _flipped(image), labels[:, ::-1]
         if self.distort:
-            image = distorted(image, generator)
+            image = distorted(image, numbers)
         return _to_crop(image, labels, self.crop, self.ignore_index)
 
-    def _size(self, sample: Sample, generator: np.random.Generator) -> tuple[int, int]:
+    def _size(self, sample: Sample, number: float) -> tuple[int, int]:
         low, high = self.ratios
-        ratio = low + (high - low) * generator.random()
+        ratio = low + (high - low) * number
         height, width = sample.labels.shape
         if self.scale is None:
             return max(1, int(height * ratio + 0.5)), max(1, int(width * ratio + 0.5))
         return keep_ratio(height, width, (int(self.scale[0] * ratio), int(self.scale[1] * ratio)))
 
-    def _window(self, labels: Pixels, size: tuple[int, int], generator: np.random.Generator) -> tuple[int, int, Pixels]:
+    def _window(self, labels: Pixels, size: tuple[int, int], numbers: Numbers) -> tuple[int, int, Pixels]:
         """Upper edge, left edge and labels of the window, found on the labels alone: images cost more to resize."""
         rows, columns = nearest_indices(labels.shape[0], size[0]), nearest_indices(labels.shape[1], size[1])
         height, width = min(self.crop[0], size[0]), min(self.crop[1], size[1])
-        for _ in range(TRIES):
-            top = int(generator.integers(size[0] - height + 1))
-            left = int(generator.integers(size[1] - width + 1))
-            window = labels.take(rows[top : top + height], 0).take(columns[left : left + width], 1)
-            if self.max_share == 1.0 or largest_share(window, self.ignore_index) < self.max_share:
+        down, across = grid_step(height), grid_step(width)
+        for number_down, number_across in numbers.reshape(TRIES, 2):
+            top = int(number_down * (size[0] - height + 1))
+            left = int(number_across * (size[1] - width + 1))
+            window_rows, window_columns = rows[top : top + height], columns[left : left + width]
+            if self.max_share == 1.0:
                 break
-        return top, left, window
+            looked_at = labels.take(window_rows[::down], 0).take(window_columns[::across], 1)
+            if largest_share(looked_at, self.ignore_index) < self.max_share:
+                break
+        return top, left, labels.take(window_rows, 0).take(window_columns, 1)
 
 
 @dataclass(frozen=True)
@@ -174,6 +186,11 @@ def resized_window(image: Pixels, size: tuple[int, int], corner: tuple[int, int]
     return resized[top:bottom, left:right]
 
 
+def grid_step(length: int) -> int:
+    """Every how many rows, or columns, of a window are looked at."""
+    return -(-length // LOOKED_AT)
+
+
 def largest_share(labels: Pixels, ignore_index: int) -> float:
     """Of the labelled pixels, the share of the most frequent class; 1 where nothing is labelled."""
     counts = cv2.calcHist([labels], [0], None, [256], [0.0, 256.0])  # exact counts, twice as fast as numpy
@@ -182,16 +199,16 @@ def largest_share(labels: Pixels, ignore_index: int) -> float:
     return int(counts.max()) / total if total else 1.0
 
 
-def distorted(image: Pixels, generator: np.random.Generator) -> Pixels:
+def distorted(image: Pixels, numbers: Numbers) -> Pixels:
     """Brightness, contrast, saturation and hue, each with probability 1/2; contrast before or after the last two.
 
     Brightness +-32 of 255, contrast and saturation x0.5 to 1.5, hue +-18 of OpenCV's 180 steps. Values are cut to
     0..255 and to whole numbers after each step, so every step is a table of 256 entries.
     """
-    coins = generator.random(4) < 0.5
-    brightness, contrast, saturation = generator.random(3) * (64.0, 1.0, 1.0) + (-32.0, 0.5, 0.5)
-    hue = int(generator.integers(-18, 18))
-    contrast_first = generator.random() < 0.5
+    coins = numbers[COINS] < 0.5
+    brightness, contrast, saturation = numbers[AMOUNTS] * (64.0, 1.0, 1.0) + (-32.0, 0.5, 0.5)
+    hue = int(numbers[HUE] * 36.0) - 18
+    contrast_first = numbers[CONTRAST_FIRST] < 0.5
     values = np.arange(256)
     before = _cut(values + brightness) if coins[0] else None
     after = _cut(values * contrast) if coins[1] else None

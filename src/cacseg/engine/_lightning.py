@@ -10,7 +10,6 @@ from lightning.pytorch import LightningModule as LightningModule
 from lightning.pytorch import Trainer as Trainer
 from lightning.pytorch.callbacks import Checkpoint as Checkpoint
 from lightning.pytorch.callbacks import RichProgressBar as RichProgressBar
-from lightning.pytorch.callbacks import WeightAveraging as WeightAveraging
 from lightning.pytorch.loggers import TensorBoardLogger as TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger as Logger
 from lightning.pytorch.utilities import rank_zero_only as rank_zero_only

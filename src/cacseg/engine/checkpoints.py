@@ -3,24 +3,31 @@
 last.ckpt           everything that a resumed run needs
 last.safetensors    the model of that step, for cacseg.load; averaged weights where they are kept
 best.safetensors    the model with the best validation mIoU so far
+scores.json         what the last validation found
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from cacseg.engine._lightning import Checkpoint, CheckpointIO, LightningModule, Trainer, WeightAveraging
+from cacseg.engine._lightning import Callback, Checkpoint, CheckpointIO, LightningModule, Trainer
 from cacseg.engine.atomic import read_checkpoint, write_run_file
 from cacseg.engine.interrupt import Interrupt, Stopped
-from cacseg.models import SegmentationModel
+from cacseg.engine.task import SplitScores
 
 LAST, LAST_MODEL, BEST_MODEL = "last.ckpt", "last.safetensors", "best.safetensors"
+SCORES = "scores.json"
 
 
 class AtomicFiles(CheckpointIO):
@@ -38,30 +45,59 @@ class AtomicFiles(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-class Averaging(WeightAveraging):
-    """Lightning's weight averaging, exponential; validation and saved models use the averages."""
+class Averaging(Callback):
+    """An exponential moving average of the weights. Validation and saved models use it; buffers are the model's own.
+
+    Lightning's WeightAveraging waits for a GPU in each step, and gives weights other memory than a recorded step has.
+    """
 
     def __init__(self, decay: float) -> None:
-        super().__init__(multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(decay))
+        self.decay = decay
+        self.averages: list[Tensor] = []
+        self.seen_step = -1
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        # Lightning takes the device of the model, which is not on its device yet: each step would bring all weights
-        # to the CPU and average them there.
-        self._device = trainer.strategy.root_device
-        super().setup(trainer, pl_module, stage)
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        weights = [weight.detach() for weight in pl_module.parameters()]
+        known = self.averages or weights  # those of a checkpoint
+        self.averages = [one.to(weight.device, copy=True) for one, weight in zip(known, weights, strict=True)]
+        self.seen_step = trainer.global_step
 
+    @torch.no_grad()
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
-        """Integer buffers are copied, not averaged."""
-        super().on_train_batch_end(trainer, pl_module, *rest)
-        for average, current in zip(self.task.buffers(), pl_module.buffers(), strict=True):
-            if not average.is_floating_point():
-                average.copy_(current)
+        """The first step's weights are taken as they are."""
+        if trainer.global_step != self.seen_step:
+            self.seen_step = trainer.global_step
+            share = 1.0 if self.seen_step == 1 else 1.0 - self.decay
+            torch._foreach_lerp_(self.averages, list(pl_module.parameters()), share)
 
-    @property
-    def task(self) -> Any:
-        """The averaged copy of the task."""
-        assert self._average_model is not None, "the averages exist within a fit"
-        return self._average_model.module
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._swap(pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._swap(pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint["averages"] = self.averages
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.averages = checkpoint["averages"]
+
+    @contextmanager
+    def applied(self, module: nn.Module) -> Iterator[None]:
+        """Within the block the weights are the averages."""
+        self._swap(module)
+        try:
+            yield
+        finally:
+            self._swap(module)
+
+    @torch.no_grad()
+    def _swap(self, module: nn.Module) -> None:
+        """Of contents, not of memory."""
+        weights: list[Tensor] = list(module.parameters())
+        kept = [weight.clone() for weight in weights]
+        torch._foreach_copy_(weights, self.averages)
+        torch._foreach_copy_(self.averages, kept)
 
 
 class Checkpoints(Checkpoint):
@@ -74,9 +110,11 @@ class Checkpoints(Checkpoint):
         folder: where the files go.
         steps: of the whole run.
         save_every, validate_every: in steps.
+        patience: validations without a better mIoU after which the run ends; None: it goes on.
         averaging: whose averages are the model to keep, if any.
         interrupt: asked after each step.
         check: called before anything is written, so that a bad state never replaces a good one.
+        report: callback for progress messages.
     """
 
     def __init__(
@@ -86,27 +124,34 @@ class Checkpoints(Checkpoint):
         steps: int,
         save_every: int,
         validate_every: int,
+        patience: int | None = None,
         averaging: Averaging | None = None,
         interrupt: Interrupt | None = None,
         check: Callable[[Trainer], None] | None = None,
+        report: Callable[[str], None] = print,
     ) -> None:
         self.folder = folder
         self.steps, self.save_every, self.validate_every = steps, save_every, validate_every
         self.averaging, self.interrupt, self.check = averaging, interrupt, check
-        self.best, self.best_step = float("-inf"), 0
+        self.patience, self.report = patience, report
+        self.best, self.best_step, self.since_best = float("-inf"), 0, 0
+        self.seconds, self.started = 0.0, 0.0
         self.seen_step = -1
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        checkpoint |= {"best": self.best, "best_step": self.best_step}
+        checkpoint |= {"best": self.best, "best_step": self.best_step, "since_best": self.since_best}
+        checkpoint["seconds"] = self._seconds()
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.best, self.best_step = checkpoint["best"], checkpoint["best_step"]
+        self.since_best, self.seconds = checkpoint["since_best"], checkpoint["seconds"]
 
     def validation_due(self, step: int) -> bool:
         return step % self.validate_every == 0 or step == self.steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen_step = trainer.global_step
+        self.started = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -126,31 +171,80 @@ class Checkpoints(Checkpoint):
             raise Stopped(step)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found: float = pl_module.scores.mean_iou  # type: ignore[union-attr, assignment]
-        improved = found > self.best
+        task: Any = pl_module
+        improved = task.mean_iou > self.best
+        self.since_best = 0 if improved else self.since_best + 1
         if improved:
-            self.best, self.best_step = found, trainer.global_step
+            self.best, self.best_step = task.mean_iou, trainer.global_step
         self.save(trainer, best=improved)
-        if trainer.global_step < self.steps and self.interrupt is not None and self.interrupt.wanted(trainer):
+        if trainer.is_global_zero:
+            self._write_scores(trainer, task)
+        if trainer.global_step < self.steps and self._finished(trainer):
+            trainer.should_stop = True
+            if trainer.is_global_zero:
+                self.report(
+                    f"no better mIoU in {self.since_best} validations (training.patience): stopping at step "
+                    f"{trainer.global_step}; the best was {100 * self.best:.2f} at step {self.best_step}"
+                )
+        elif trainer.global_step < self.steps and self.interrupt is not None and self.interrupt.wanted(trainer):
             raise Stopped(trainer.global_step)
+
+    def _finished(self, trainer: Trainer) -> bool:
+        out_of_patience = self.patience is not None and self.since_best >= self.patience
+        return trainer.global_step >= self.steps or out_of_patience
+
+    def _seconds(self) -> float:
+        """Of the whole run, interruptions left out."""
+        return self.seconds + time.monotonic() - self.started
+
+    def _write_scores(self, trainer: Trainer, task: Any) -> None:
+        device = trainer.strategy.root_device
+        on_gpu = device.type == "cuda"
+        content = {
+            "format": "cacseg scores 1",
+            "step": trainer.global_step,
+            "steps": self.steps,
+            "finished": self._finished(trainer),
+            "output": task.model.default_output,
+            "class_names": task.model.class_names,
+            "splits": {name: _as_json(found) for name, found in task.scores.items()},
+            "best": {"step": self.best_step, "mean_iou": self.best if self.best_step else None},
+            "seconds": round(self._seconds(), 2),
+            "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if on_gpu else None,
+            "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+        }
+        write_run_file(self.folder / SCORES, (json.dumps(content) + "\n").encode())
 
     def save(self, trainer: Trainer, *, best: bool = False) -> None:
         """The model, then the state to resume from: a kill in between repeats the model's step and its file."""
         if self.check is not None:
             self.check(trainer)
+        task: Any = trainer.lightning_module
         if trainer.is_global_zero:
-            model = self._model(trainer)
-            for name in (BEST_MODEL, LAST_MODEL) if best else (LAST_MODEL,):
-                model.save(self.folder / name, overwrite=True)
+            with nullcontext() if self.averaging is None else self.averaging.applied(task):
+                for name in (BEST_MODEL, LAST_MODEL) if best else (LAST_MODEL,):
+                    task.model.save(self.folder / name, overwrite=True)
         trainer.save_checkpoint(self.folder / LAST, weights_only=False)
 
-    def _model(self, trainer: Trainer) -> SegmentationModel:
-        task: Any = trainer.lightning_module if self.averaging is None else self.averaging.task
-        return task.model
+
+def _as_json(found: SplitScores) -> dict[str, Any]:
+    """Undefined scores are None."""
+
+    def numbers(values: Any) -> dict[str, Any]:
+        means = ("mean_iou", "mean_accuracy", "pixel_accuracy")
+        return {**{name: _number(getattr(values, name)) for name in means}, "iou": [*map(_number, values.iou.tolist())]}
+
+    outputs = {name: numbers(values) for name, values in found.outputs.items()}
+    return {"images": found.images, "labelled_pixels": found.labelled, "outputs": outputs}
 
 
-def checkpoint_bytes(model: nn.Module, states_per_parameter: int, averaged: bool) -> tuple[int, int]:
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def checkpoint_bytes(model: nn.Module, optimiser: str, averaged: bool) -> tuple[int, int]:
     """About how large last.ckpt and a model's file will be."""
+    states_per_parameter = 1 if optimiser == "sgd" else 2
     parameters = sum(value.numel() * value.element_size() for value in model.parameters() if value.requires_grad)
     weights = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     return weights * (2 if averaged else 1) + parameters * states_per_parameter, weights

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cacseg.engine._lightning import Callback, LightningModule, Trainer
 from cacseg.engine.loaders import Loaders
@@ -34,12 +33,12 @@ class DryRun(Callback):
             batch = loaders.first_batch(trainer.global_step)
             check_batch(batch, task.model.ignore_index)
             with trainer.precision_plugin.train_step_context():
-                total = task.losses(_to_device(batch, task.device))["total"]
+                total = task.losses(batch)["total"]
             # Not backward(): nothing is left in the parameters, and no hook of a distributed wrapper fires.
             torch.autograd.grad(total, [value for value in task.model.parameters() if value.requires_grad])
             task.model.eval()
             with torch.no_grad(), trainer.precision_plugin.val_step_context():
-                task.predicted(_to_device(loaders.first_picture(), task.device))
+                task.count(loaders.first_picture())
         except torch.cuda.OutOfMemoryError as error:
             share, height, width = batch.labels.shape
             raise ValueError(
@@ -63,9 +62,3 @@ def check_batch(batch: Batch, ignore_index: int) -> None:
             f"the labels of a batch must not all be ignored; every pixel of the first {len(batch.labels)} crops is "
             f"{ignore_index}, the ignore index. Do the label files hold classes, and is the ignore index right?"
         )
-
-
-def _to_device(tensors: Any, device: torch.device) -> Any:
-    """Moves a named tuple of tensors to a device."""
-    moved: list[Tensor] = [tensor.to(device) for tensor in tensors]
-    return type(tensors)(*moved)

@@ -13,14 +13,26 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from cacseg.data import Sample, SegmentationData
-from cacseg.data.transforms import Crop, start_worker
+from cacseg.data import SegmentationData, TrainTransform
+from cacseg.data.transforms import start_worker
 from cacseg.engine._lightning import LightningDataModule
-from cacseg.engine.stream import Batch, MicroBatches, Picture, TrainStream, ValidationPictures, collate, collate_one
+from cacseg.engine.resident import Draws, DrawStream, ResidentSplit, cut_crops, load_pictures, load_split
+from cacseg.engine.stream import (
+    Batch,
+    MicroBatches,
+    Picture,
+    TrainStream,
+    Transform,
+    ValidationPictures,
+    collate,
+    collate_one,
+)
 
 
 class Loaders(LightningDataModule):
-    """Training crops, from the trainer's current step on, and validation images.
+    """Training crops, from the trainer's current step on, and the images of a validation.
+
+    A validation scores the validation split ("val") and a fixed sample of the training images ("train").
 
     Args:
         train, validation: two splits of a data set.
@@ -29,26 +41,55 @@ class Loaders(LightningDataModule):
         accumulate: parts that a step's batch is split into, one after the other.
         seed: of order and transforms.
         workers: reading processes of this process; 0 reads in the process itself.
+        scored_train_images: size of the sample of training images.
+        resident: whether all images are kept on the device and cropped there; needs a `TrainTransform`.
+        report: callback for progress messages.
     """
 
     def __init__(
         self,
         train: SegmentationData,
         validation: SegmentationData,
-        train_transform: Callable[[Sample, np.random.Generator], Crop],
+        train_transform: Transform,
         validation_transform: Callable[[npt.NDArray[np.uint8]], Tensor],
         *,
         batch: int,
         accumulate: int = 1,
         seed: int = 0,
         workers: int = 0,
+        scored_train_images: int = 0,
+        resident: bool = False,
+        report: Callable[[str], None] = print,
     ) -> None:
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer validation images than processes
-        self.train = train
-        self.stream = TrainStream(train, train_transform, seed)
-        self.validation, self.validation_transform = validation, validation_transform
-        self.batch, self.accumulate, self.workers = batch, accumulate, workers
+        self.train, self.validation = train, validation
+        self.train_transform, self.validation_transform = train_transform, validation_transform
+        self.batch, self.accumulate, self.seed, self.workers = batch, accumulate, seed, workers
+        self.resident, self.report = resident, report
+        count = min(scored_train_images, len(train))
+        self.sample = sorted({round(place) for place in np.linspace(0, len(train) - 1, count).tolist()})
+        self.split: ResidentSplit | None = None
+        self.pictures_there: dict[str, list[Picture]] = {}
+
+    @property
+    def validated(self) -> list[str]:
+        """The names of what `val_dataloader` returns."""
+        return ["val", "train"] if self.sample else ["val"]
+
+    def setup(self, stage: str) -> None:
+        """Brings the images to the device, where that is wanted."""
+        if not self.resident or self.split is not None:
+            return
+        device = self._trainer().strategy.root_device
+        self.split = load_split(self.train, device)
+        for name in self.validated:
+            pictures = self.pictures(name)
+            self.pictures_there[name] = load_pictures(pictures, len(pictures), device)
+        there = (one.nbytes for pictures in self.pictures_there.values() for picture in pictures for one in picture)
+        if self._trainer().is_global_zero:
+            count = len(self.train) + len(self.validation)
+            self.report(f"{count} images are kept on {device}: {(self.split.nbytes + sum(there)) / 2**20:.0f} MiB")
 
     def state_dict(self) -> dict[str, Any]:
         """What the positions of the stream depend on besides the seed."""
@@ -71,31 +112,62 @@ class Loaders(LightningDataModule):
             ]
             raise ValueError(f"a run is resumed with the classes it was started with; {'; '.join(wrong[:3])}.")
 
-    def train_dataloader(self) -> DataLoader[Crop]:
+    def train_dataloader(self) -> DataLoader[Any]:
         batches = self.micro_batches(start_step=self._trainer().global_step)
+        if self.resident:
+            draws = DrawStream(len(self.train), self.seed, batches)
+            return DataLoader(
+                draws, batch_size=None, **{**self._options(), "num_workers": 0, "persistent_workers": False}
+            )
         return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options())
 
-    def val_dataloader(self) -> DataLoader[Picture]:
-        return DataLoader(self.pictures(), batch_size=1, collate_fn=collate_one, **self._options())
+    def val_dataloader(self) -> list[DataLoader[Any]]:
+        if self.resident:
+            return [_as_they_are(there) for there in self.pictures_there.values()]
+        return [
+            DataLoader(self.pictures(name), batch_size=1, collate_fn=collate_one, **self._options())
+            for name in self.validated
+        ]
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """Cuts crops that were drawn."""
+        if self.split is None or not isinstance(batch, Draws):
+            return batch
+        assert isinstance(self.train_transform, TrainTransform)
+        return cut_crops(self.split, self.train_transform, batch)
+
+    @property
+    def stream(self) -> TrainStream:
+        return TrainStream(self.train, self.train_transform, self.seed)
 
     def first_batch(self, step: int) -> Batch:
-        """The first batch of this process at a step, read here and now."""
-        return collate([self.stream[position] for position in next(iter(self.micro_batches(step)))])
+        """The first batch of this process at a step, on its device."""
+        device, positions = self._trainer().strategy.root_device, next(iter(self.micro_batches(step)))
+        if not self.resident:
+            return Batch(*(one.to(device) for one in collate([self.stream[position] for position in positions])))
+        draws = next(iter(DrawStream(len(self.train), self.seed, self.micro_batches(step))))
+        return self.on_after_batch_transfer(Draws(*(one.to(device) for one in draws)), 0)
 
     def first_picture(self) -> Picture:
-        """A validation image of this process; of the whole split, where there are more processes than images."""
-        return ValidationPictures(self.validation, self.validation_transform, [*self._indices(), 0])[0]
+        """A validation image of this process, on its device; of all, where there are more processes than images."""
+        device, indices = self._trainer().strategy.root_device, [*self._indices("val"), 0]
+        picture = ValidationPictures(self.validation, self.validation_transform, indices)[0]
+        return Picture(*(one.to(device) for one in picture))
 
-    def pictures(self) -> ValidationPictures:
-        return ValidationPictures(self.validation, self.validation_transform, self._indices())
+    def pictures(self, name: str) -> ValidationPictures:
+        """This process's share of what is validated."""
+        data = self.validation if name == "val" else self.train
+        return ValidationPictures(data, self.validation_transform, self._indices(name))
 
     def micro_batches(self, start_step: int) -> MicroBatches:
         trainer = self._trainer()
         return MicroBatches(self.batch, self.accumulate, trainer.global_rank, trainer.world_size, start_step)
 
-    def _indices(self) -> list[int]:
+    def _indices(self, name: str) -> list[int]:
+        """Images are sharded round-robin over ranks."""
         trainer = self._trainer()
-        return list(range(trainer.global_rank, len(self.validation), trainer.world_size))
+        indices = list(range(len(self.validation))) if name == "val" else self.sample
+        return indices[trainer.global_rank :: trainer.world_size]
 
     def _options(self) -> dict[str, Any]:
         return {
@@ -112,6 +184,10 @@ class Loaders(LightningDataModule):
         if self.trainer is None:
             raise RuntimeError("the loaders belong to a trainer: pass them to Trainer.fit(datamodule=...).")
         return self.trainer
+
+
+def _as_they_are(pictures: Any) -> DataLoader[Any]:
+    return DataLoader(pictures, batch_size=None, collate_fn=lambda picture: picture, generator=torch.Generator())
 
 
 def start_reader(worker: int) -> None:

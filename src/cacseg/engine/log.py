@@ -1,4 +1,4 @@
-"""Logs of a run: metrics.csv, a progress bar, and a line after each validation."""
+"""Logs of a run: metrics.csv, a progress bar or lines of progress, and a line after each validation."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import time
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from cacseg.engine.atomic import write_run_file
 
 METRICS = "metrics.csv"
 SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
+QUIET_SECONDS = 30.0  # the longest time without a line, where lines are reported
+DIVERGED = 4.0  # times the lowest smoothed loss
 
 
 class CsvLog(Logger):
@@ -88,21 +91,27 @@ class CsvLog(Logger):
 class Log(Callback):
     """Logs the loss terms and the learning rate every `every` steps, and the scores of each validation.
 
-    A step's terms are means over its parts and over all processes. `latest` is what the progress bar shows.
+    A step's terms are means over its parts and over all processes. `latest` is what the progress bar shows. With
+    `lines` the losses are reported as well, and the step at least every 30 seconds. A loss that has grown far beyond
+    its lowest is reported once, with a remedy.
     """
 
-    def __init__(self, report: Callable[[str], None], steps: int, every: int) -> None:
-        self.report, self.steps, self.every = report, steps, every
+    def __init__(self, report: Callable[[str], None], steps: int, every: int, *, lines: bool = False) -> None:
+        self.report, self.steps, self.every, self.lines = report, steps, every, lines
         self.latest: dict[str, float] = {}
         self.parts: list[Tensor] = []
         self.seen_step = -1
         self.started = 0.0  # moved by the time of each validation: the pace is that of training alone
         self.validating_since = 0.0
         self.first_step = 0
+        self.reported = 0.0  # when
+        self.lowest: tuple[float, int] | None = None  # smoothed loss, and its step
+        self.smoothed: float | None = None
+        self.warned = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen_step = self.first_step = trainer.global_step
-        self.started = time.monotonic()
+        self.started = self.reported = time.monotonic()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -115,6 +124,8 @@ class Log(Callback):
         self.seen_step = step
         parts, self.parts = self.parts, []
         if step % self.every and step != self.steps:
+            if self.lines and time.monotonic() - self.reported > QUIET_SECONDS:
+                self._report(f"step {step}/{self.steps} ({self._pace()})")
             return
         means = trainer.strategy.reduce(torch.stack(parts).mean(0), reduce_op="mean")
         losses = dict(zip(terms, means.tolist(), strict=True))
@@ -122,21 +133,62 @@ class Log(Callback):
         rate = trainer.optimizers[0].param_groups[0]["initial_lr"] * pl_module.rate_at(step - 1)  # type: ignore[operator]
         self._log(trainer, {**{f"loss/{name}": value for name, value in losses.items()}, "rate": rate})
         self.latest |= losses
+        if self.lines:
+            words = ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+            self._report(f"step {step}/{self.steps}: loss {words}, rate {rate:.2g} ({self._pace()})")
+        self._warn_of_divergence(losses["total"], step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.validating_since = time.monotonic()
 
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if self.lines and time.monotonic() - self.reported > QUIET_SECONDS:
+            self._report(f"step {trainer.global_step}/{self.steps}: validating, {batch_idx + 1} images")
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started += time.monotonic() - self.validating_since
-        found: Any = pl_module.scores
-        names = ("mean_iou", "mean_accuracy", "pixel_accuracy")
-        self._log(trainer, {f"val/{name}": getattr(found, name) for name in names})
-        self.latest["mIoU"] = 100 * found.mean_iou
-        step = trainer.global_step
-        pace = (step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
-        words = [f"mIoU {100 * found.mean_iou:.2f}"]
-        words += [f"{name} {value:.3f}" for name, value in self.latest.items() if name != "mIoU"]
-        self._report(f"step {step}/{self.steps}: {', '.join(words)} ({pace:.2f} steps/s)")
+        task: Any = pl_module
+        metrics, own = dict[str, float](), task.model.default_output
+        for split, found in task.scores.items():
+            for name in ("mean_iou", "mean_accuracy", "pixel_accuracy"):
+                metrics[f"{split}/{name}"] = getattr(found.outputs[own], name)
+            metrics |= {f"{split}/{output}_mean_iou": values.mean_iou for output, values in found.outputs.items()}
+        self._log(trainer, metrics)
+        self.latest["mIoU"] = 100 * task.mean_iou
+        words = [f"mIoU {self.latest['mIoU']:.2f}"]
+        words += [
+            f"{name} {100 * values.mean_iou:.2f}" for name, values in task.scores["val"].outputs.items() if name != own
+        ]
+        if "train" in task.scores:
+            words.append(f"on training images {100 * task.scores['train'].outputs[own].mean_iou:.2f}")
+        self._report(f"step {trainer.global_step}/{self.steps}: {', '.join(words)} ({self._pace()})")
+
+    def _pace(self) -> str:
+        """Of training alone, and the time that is left at this pace."""
+        done, elapsed = self.seen_step - self.first_step, time.monotonic() - self.started
+        seconds = round((self.steps - self.seen_step) * elapsed / max(done, 1))
+        left = f", {timedelta(seconds=seconds)} left" if seconds and done else ""
+        return f"{done / max(elapsed, 1e-9):.2f} steps/s{left}"
+
+    def _warn_of_divergence(self, total: float, step: int) -> None:
+        self.smoothed = total if self.smoothed is None else 0.7 * self.smoothed + 0.3 * total
+        if self.lowest is None or self.smoothed < self.lowest[0]:
+            self.lowest = self.smoothed, step
+        if self.smoothed > DIVERGED * self.lowest[0] and not self.warned and self.lowest[0] > 0.0:
+            self.warned = True
+            self._report(
+                f"warning: the loss diverges: about {self.lowest[0]:.3g} at step {self.lowest[1]}, {self.smoothed:.3g} "
+                f"at step {step}. Lower optimiser.rate, clip gradients (optimiser.clip=1), or warm up for longer "
+                "(schedule.warmup_steps)."
+            )
 
     def _log(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         for logger in trainer.loggers:
@@ -144,6 +196,7 @@ class Log(Callback):
 
     @rank_zero_only
     def _report(self, text: str) -> None:
+        self.reported = time.monotonic()
         self.report(text)
 
 

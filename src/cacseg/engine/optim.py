@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-OptimiserName = Literal["sgd", "adamw"]
+from cacseg.engine.options import OptimiserOptions, ScheduleOptions
+
 PARTS = ("backbone", "head", "classifier", "auxiliary", "projectors")
 POSITIONS = ("absolute_pos_embed", "pos_embed", "relative_position_bias_table")
 
@@ -74,14 +75,27 @@ def parameter_groups(
     ]
 
 
-def make_optimiser(
-    name: OptimiserName,
-    groups: list[dict[str, Any]],
-    *,
-    momentum: float = 0.9,
-    betas: tuple[float, float] = (0.9, 0.999),
-) -> torch.optim.Optimizer:
-    """SGD with momentum, or AdamW; the groups bring their rates and decays."""
-    if name == "sgd":
-        return torch.optim.SGD(groups, lr=0.0, momentum=momentum)
-    return torch.optim.AdamW(groups, lr=0.0, betas=betas)
+def make_optimiser(options: OptimiserOptions, model: nn.Module, *, fused: bool = False) -> torch.optim.Optimizer:
+    """SGD with momentum, or AdamW. `fused` updates all weights in a few kernels, on a GPU."""
+    groups = parameter_groups(
+        model,
+        options.rate,
+        options.weight_decay,
+        decay_normalisation=options.decay_normalisation,
+        multipliers=options.multipliers,
+    )
+    if options.name == "sgd":
+        return torch.optim.SGD(groups, lr=0.0, momentum=options.momentum, fused=fused)
+    return torch.optim.AdamW(groups, lr=0.0, betas=options.betas, fused=fused)
+
+
+def rate_at(optimiser: OptimiserOptions, schedule: ScheduleOptions, step: int) -> float:
+    """The share of the learning rate at a step, 0 being the first."""
+    return polynomial(
+        step,
+        schedule.steps,
+        schedule.power,
+        minimum=schedule.minimum / optimiser.rate,
+        warmup_steps=schedule.warmup_steps,
+        warmup_ratio=schedule.warmup_ratio,
+    )

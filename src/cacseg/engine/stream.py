@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.data.transforms import Crop
+from cacseg.data.transforms import NUMBERS, Crop, Numbers
 
 # Two independent generators of one seed.
 _ORDER, _TRANSFORM = 0, 1
+Transform = Callable[[Sample, Numbers], Crop]
 
 
 class Batch(NamedTuple):
@@ -32,10 +33,10 @@ class Batch(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """One whole image of the validation split, and its labels at their own size."""
+    """Whole images of one size to validate on, and their labels at their own size."""
 
-    images: Tensor  # uint8 [1, 3, H, W]
-    labels: Tensor  # uint8 [1, H0, W0]
+    images: Tensor  # uint8 [b, 3, H, W]
+    labels: Tensor  # uint8 [b, H0, W0]
 
 
 @lru_cache(maxsize=2)
@@ -49,17 +50,21 @@ def index_at(seed: int, position: int, length: int) -> int:
     return int(_epoch_order(seed, epoch, length)[place])
 
 
-def generator_at(seed: int, position: int) -> np.random.Generator:
-    """The randomness of the transform at a position."""
-    return np.random.default_rng([seed, _TRANSFORM, position])
+@lru_cache(maxsize=2)
+def _transform_key(seed: int) -> npt.NDArray[np.uint64]:
+    return np.random.SeedSequence([seed, _TRANSFORM]).generate_state(4).view(np.uint64)
+
+
+def numbers_at(seed: int, position: int, count: int = 1) -> Numbers:
+    """The uniform numbers of `count` positions from this one on, [count, NUMBERS]: a counter-based generator."""
+    generator = np.random.Philox(key=_transform_key(seed), counter=position * NUMBERS // 4)  # four with each count
+    return np.random.Generator(generator).random((count, NUMBERS))
 
 
 class TrainStream(Dataset[Crop]):
     """`stream[position]` reads, transforms and checks one sample."""
 
-    def __init__(
-        self, data: SegmentationData, transform: Callable[[Sample, np.random.Generator], Crop], seed: int
-    ) -> None:
+    def __init__(self, data: SegmentationData, transform: Transform, seed: int) -> None:
         self.data = data
         self.transform = transform
         self.seed = seed
@@ -68,7 +73,7 @@ class TrainStream(Dataset[Crop]):
         index = index_at(self.seed, position, len(self.data))
         sample = self.data.read(index)
         check_sample(self.data, index, sample)
-        return self.transform(sample, generator_at(self.seed, position))
+        return self.transform(sample, numbers_at(self.seed, position)[0])
 
 
 class ValidationPictures(Dataset[Picture]):

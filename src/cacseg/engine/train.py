@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,8 +29,6 @@ from cacseg.engine.stream import share_of_batch
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.watch import Watch
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-LoggerName = Literal["csv", "tensorboard", "wandb"]
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
@@ -46,20 +45,6 @@ def train(
     loaders: Loaders,
     folder: str | Path,
     *,
-    steps: int,
-    seed: int = 0,
-    precision: Precision = "fp32",
-    clip: float | None = None,
-    ema_decay: float | None = None,
-    synchronise_batch_norm: bool = True,
-    deterministic: bool = False,
-    validate_every: int = 1000,
-    save_every: int = 1000,
-    log_every: int = 50,
-    accelerator: str = "auto",
-    devices: int | Literal["auto"] = "auto",
-    nodes: int = 1,
-    loggers: Sequence[LoggerName] = ("csv", "tensorboard"),
     resume: bool = False,
     passed: Callable[[], None] | None = None,
     report: Callable[[str], None] = print,
@@ -71,29 +56,17 @@ def train(
     metrics.csv and TensorBoard's.
 
     Args:
-        task, loaders: what is trained, and on what.
+        task, loaders: what is trained and how, and on what.
         folder: of this run.
-        steps: of the optimiser, in the whole run.
-        seed: of dropout and the like; the loaders have their own.
-        precision: "fp32" (as torch has it: cuDNN may use TF32 in convolutions), "tf32" (in matrix products too), "bf16"
-            or "fp16" (autocast; fp16 needs a GPU).
-        clip: the largest norm of the gradients.
-        ema_decay: keep an exponential moving average of the weights, which is validated and saved.
-        synchronise_batch_norm: batch statistics over all devices, where there are several.
-        deterministic: deterministic algorithms alone; slower on GPUs.
-        validate_every, save_every, log_every: in steps; after a validation a checkpoint is saved anyway.
-        accelerator, devices, nodes: as Lightning's Trainer takes them; within torchrun its own numbers hold.
-        loggers: any of "csv", "tensorboard" and "wandb".
         passed: called once on rank 0, after the dry run and before the first step.
         report: callback for progress messages.
-        progress: whether a progress bar is drawn on stderr.
+        progress: whether progress is shown: a bar on stderr if that is a terminal, else lines by `report`.
     """
-    folder, model = Path(folder), task.model
+    folder, model, options, steps = Path(folder), task.model, task.training_options, task.schedule.steps
     check_data(loaders.train, loaders.validation)
     check_model(model, loaders.train)
-    averaging = None if ema_decay is None else Averaging(ema_decay)
-    states = 1 if isinstance(task.make_optimiser(model), torch.optim.SGD) else 2
-    check_space(folder, *checkpoint_bytes(model, states, averaging is not None))
+    averaging = None if options.ema_decay is None else Averaging(options.ema_decay)
+    check_space(folder, *checkpoint_bytes(model, task.optimiser_options.name, averaging is not None))
     folder.mkdir(parents=True, exist_ok=True)
 
     last = folder / LAST
@@ -101,56 +74,62 @@ def train(
     if resume and last.exists():
         checkpoint = read_checkpoint(last)
         first_step = int(checkpoint["global_step"])
-        if first_step >= steps:
+        out_of_patience = options.patience is not None and checkpoint["since_best"] >= options.patience
+        if first_step >= steps or out_of_patience:
             report(f"{folder} is finished: {first_step} of {steps} steps are done")
             return Result(first_step, checkpoint["best"], checkpoint["best_step"])
         del checkpoint
 
-    log, interrupt, watch = Log(report, steps, log_every), Interrupt(report), Watch(log_every)
+    bar = progress and sys.stderr.isatty()
+    log = Log(report, steps, options.log_every, lines=progress and not bar)
+    interrupt, watch = Interrupt(report), Watch(options.log_every)
     checkpoints = Checkpoints(
         folder,
         steps=steps,
-        save_every=save_every,
-        validate_every=validate_every,
+        save_every=options.save_every,
+        validate_every=options.validate_every,
+        patience=options.patience,
         averaging=averaging,
         interrupt=interrupt,
         check=watch.check_all,
+        report=report,
     )
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
-    callbacks: list[Callback] = [DryRun(passed), Randomness(seed), interrupt, *([averaging] if averaging else [])]
-    callbacks += [watch, log, *([Bar(log, steps * loaders.accumulate)] if progress else []), checkpoints]
-    with _quiet_lightning(), folder_lock(folder), _matmul_precision(precision):
+    callbacks: list[Callback] = [DryRun(passed), Randomness(options.seed), interrupt]
+    callbacks += [*([averaging] if averaging else []), watch, log]
+    callbacks += [*([Bar(log, steps * loaders.accumulate)] if bar else []), checkpoints]
+    with _quiet_lightning(), folder_lock(folder), _matmul_precision(options.precision):
         trainer = _make_trainer(
-            accelerator=accelerator,
-            **_devices_and_nodes(devices, nodes),
-            precision=PRECISIONS[precision],
+            accelerator=options.accelerator,
+            **_devices_and_nodes(options.devices, options.nodes),
+            precision=PRECISIONS[options.precision],
             max_steps=steps,
             max_epochs=-1,
             accumulate_grad_batches=loaders.accumulate,
-            gradient_clip_val=clip,
-            val_check_interval=validate_every * loaders.accumulate,
+            val_check_interval=options.validate_every * loaders.accumulate,
             check_val_every_n_epoch=None,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
-            deterministic=deterministic,
-            logger=_make_loggers(loggers, folder, first_step, resume),
+            deterministic=options.deterministic,
+            logger=_make_loggers(options.loggers, folder, first_step, resume),
             callbacks=callbacks,
             plugins=[AtomicFiles()],
             default_root_dir=folder,
-            enable_progress_bar=progress,
+            enable_progress_bar=bar,
             enable_model_summary=False,
         )
-        if precision == "fp16" and trainer.strategy.root_device.type == "cpu":
+        if options.precision == "fp16" and trainer.strategy.root_device.type == "cpu":
             raise ValueError("training in fp16 needs a GPU; this run would be on the CPU. Use bf16 or fp32.")
         share = share_of_batch(loaders.batch, loaders.accumulate, trainer.world_size)
-        if synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
+        if options.synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
             _check_synchronisable(trainer)
             model.synchronise_batch_norm()
         if trainer.is_global_zero:
             start = f"resuming after step {first_step}" if first_step else "starting"
             report(
                 f"{start}: {steps} steps of {loaders.batch} images, {share} at a time on {trainer.world_size} "
-                f"device{'s' if trainer.world_size > 1 else ''} ({trainer.strategy.root_device.type}, {precision})"
+                f"device{'s' if trainer.world_size > 1 else ''} ({trainer.strategy.root_device.type}, "
+                f"{options.precision}{', recorded steps' if options.graph is True else ''})"
             )
         with _plain_worker_errors():
             trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
@@ -169,7 +148,7 @@ def _make_trainer(**options: Any) -> Trainer:
 
 
 @contextmanager
-def _matmul_precision(precision: Precision) -> Iterator[None]:
+def _matmul_precision(precision: str) -> Iterator[None]:
     """TF32 in matrix products while a "tf32" run trains."""
     before = torch.get_float32_matmul_precision()
     if precision == "tf32":
@@ -188,7 +167,7 @@ def _devices_and_nodes(devices: int | Literal["auto"], nodes: int) -> dict[str, 
     return {"devices": here, "num_nodes": everywhere // here}
 
 
-def _make_loggers(names: Sequence[LoggerName], folder: Path, first_step: int, resume: bool) -> list[Logger]:
+def _make_loggers(names: Sequence[str], folder: Path, first_step: int, resume: bool) -> list[Logger]:
     made: list[Logger] = []
     for name in names:
         if name == "csv":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch
 from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
 from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
+from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
 from cacseg.engine.device import available_cores
 from cacseg.engine.inference import Inference
 from cacseg.engine.initialise import load_weights, read_model_file
 from cacseg.engine.loaders import Loaders
-from cacseg.engine.optim import make_optimiser, parameter_groups, polynomial
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
@@ -27,8 +27,8 @@ from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.dilation import untrained_taps
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
-from cacseg.recipes.config import Config, DataConfig, ModelConfig, OptimiserConfig, ScheduleConfig
-from cacseg.recipes.files import CONFIG, SavedConfig, differences, read_config, write_config
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, change
+from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
 
 
 def run(
@@ -53,6 +53,7 @@ def run(
                 f"{folder} can only be resumed as it was started: {'; '.join(changed)}. `cacseg train --resume -o "
                 f"{folder}`, without a recipe, takes the settings that it has."
             )
+        config = keep_decisions(config, saved.config)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     check_crops(config.data, train_data)
     if saved is None:
@@ -65,17 +66,7 @@ def run(
         begun = (folder / "last.ckpt").exists()
         model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report)
     model.class_names, model.palette = list(train_data.class_names), [list(colour) for colour in train_data.palette]
-    options = config.training
-    task = SegmentationTask(
-        model,
-        partial(optimiser_of, config.optimiser),
-        partial(rate_at, config.optimiser, config.schedule),
-        Inference(window=config.data.window, stride=config.data.stride),
-        channels_last=options.channels_last,
-        compile=options.compile,
-        freeze_batch_norm=options.freeze_batch_norm,
-    )
-    loaders = make_loaders(config, train_data, validation_data)
+    config = decide(config, model, train_data, validation_data, report)
     schedule = config.schedule
     if schedule.warmup_steps >= schedule.steps:
         report(
@@ -92,28 +83,41 @@ def run(
         write_config(folder, recipe, config, model.arguments)
 
     return train(
-        task,
-        loaders,
+        SegmentationTask(
+            model,
+            config.optimiser,
+            schedule,
+            config.training,
+            Inference(window=config.data.window, stride=config.data.stride),
+        ),
+        make_loaders(config, train_data, validation_data, report),
         folder,
-        steps=schedule.steps,
-        seed=options.seed,
-        precision=options.precision,
-        clip=config.optimiser.clip,
-        ema_decay=options.ema_decay,
-        synchronise_batch_norm=options.synchronise_batch_norm,
-        deterministic=options.deterministic,
-        validate_every=options.validate_every,
-        save_every=options.save_every,
-        log_every=options.log_every,
-        accelerator=options.accelerator,
-        devices=options.devices,
-        nodes=options.nodes,
-        loggers=options.loggers,
         resume=resume,
         passed=begin if saved is None else None,
         report=report,
         progress=progress,
     )
+
+
+def decide(
+    config: Config,
+    model: SegmentationModel,
+    train_data: SegmentationData,
+    validation_data: SegmentationData,
+    report: Callable[[str], None],
+) -> Config:
+    """The configuration with a value in place of every "auto" that is the run's to decide; config.json keeps them."""
+    device, decided = training_device(config.training), dict[str, Any]()
+    if config.data.resident == "auto":
+        decided["data.resident"], words = decide_resident((train_data, validation_data), device)
+        report(words)
+    check_graph(config.training)
+    if config.training.graph == "auto":
+        decided["training.graph"] = decide_graph(config.training, device)
+    if config.training.batch == "auto":
+        batch = decided["training.batch"] = find_batch(model, config.data.crop, config.training, device)
+        report(f"{batch} images a step fit into the memory of {torch.cuda.get_device_name(device)} (training.batch)")
+    return change(config, decided)
 
 
 def open_split(data: DataConfig, split: str) -> SegmentationData:
@@ -243,49 +247,25 @@ def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any
     return found
 
 
-def make_loaders(config: Config, train_data: SegmentationData, validation_data: SegmentationData) -> Loaders:
+def make_loaders(
+    config: Config,
+    train_data: SegmentationData,
+    validation_data: SegmentationData,
+    report: Callable[[str], None] = print,
+) -> Loaders:
     data, options = config.data, config.training
+    settings = {field.name: getattr(data, field.name) for field in fields(TrainTransform)}  # by the same names
+    assert options.batch != "auto"
     return Loaders(
         train_data,
         validation_data,
-        train_transform(data, train_data.ignore_index),
+        TrainTransform(**{**settings, "ignore_index": train_data.ignore_index}),
         TestTransform(scale=data.val_scale),
         batch=options.batch,
         accumulate=options.accumulate,
         seed=options.seed,
         workers=min(options.workers, available_cores()),  # how many there are changes nothing but the time
-    )
-
-
-def train_transform(data: DataConfig, ignore_index: int) -> TrainTransform:
-    return TrainTransform(
-        crop=data.crop,
-        scale=data.scale,
-        ratios=data.ratios,
-        max_share=data.max_share,
-        flip=data.flip,
-        distort=data.distort,
-        ignore_index=ignore_index,
-    )
-
-
-def optimiser_of(optimiser: OptimiserConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
-    groups = parameter_groups(
-        model,
-        optimiser.rate,
-        optimiser.weight_decay,
-        decay_normalisation=optimiser.decay_normalisation,
-        multipliers=optimiser.multipliers,
-    )
-    return make_optimiser(optimiser.name, groups, momentum=optimiser.momentum, betas=optimiser.betas)
-
-
-def rate_at(optimiser: OptimiserConfig, schedule: ScheduleConfig, step: int) -> float:
-    return polynomial(
-        step,
-        schedule.steps,
-        schedule.power,
-        minimum=schedule.minimum / optimiser.rate,
-        warmup_steps=schedule.warmup_steps,
-        warmup_ratio=schedule.warmup_ratio,
+        scored_train_images=options.scored_train_images,
+        resident=data.resident is True,
+        report=report,
     )

@@ -4,57 +4,32 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from cacseg.engine.options import (
+    Count,
+    NotNegative,
+    OptimiserOptions,
+    Positive,
+    ScheduleOptions,
+    Section,
+    Share,
+    TrainingOptions,
+    pair,
+)
 from cacseg.presets import DEFAULT, PresetName
 
-Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0)]
-NotNegative = Annotated[float, Field(ge=0.0)]
-_NUMBER = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*")
-
-
-def _pair(words: str, *, one: bool = False) -> BeforeValidator:
-    """Two numbers as a list, "512x640" or "512,640"; where `one` may stand for both, a whole number too."""
-
-    def read(value: Any) -> Any:
-        if isinstance(value, str):
-            value = re.split("[x,]", value.lower())
-        elif one and isinstance(value, int) and not isinstance(value, bool):
-            value = (value, value)
-        pair = isinstance(value, list | tuple) and len(value) == 2
-        if not pair or not all(_NUMBER.fullmatch(str(part)) for part in value):
-            raise ValueError(f"must be {words}")
-        return value
-
-    return BeforeValidator(read)
-
-
-Size = Annotated[tuple[Count, Count], _pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
-Sides = Annotated[tuple[Count, Count], _pair("LONG,SHORT, e.g. 2048,512")]
-Ratios = Annotated[tuple[Positive, Positive], _pair("LEAST,MOST, e.g. 0.5,2")]
-Betas = Annotated[tuple[Share, Share], _pair("two shares, e.g. 0.9,0.999")]
-LoggerNames = Annotated[
-    tuple[Literal["csv", "tensorboard", "wandb"], ...],
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),  # one word is a list of one
-]
-
+Size = Annotated[tuple[Count, Count], pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
+Sides = Annotated[tuple[Count, Count], pair("LONG,SHORT, e.g. 2048,512")]
+Ratios = Annotated[tuple[Positive, Positive], pair("LEAST,MOST, e.g. 0.5,2")]
 Dilations = Annotated[
     tuple[Annotated[int, Field(ge=1, strict=True)], ...],
     Field(min_length=1),
     BeforeValidator(lambda value: (value,) if isinstance(value, int) else value),  # one number is a list of one
 ]
-
-
-class Section(BaseModel):
-    """Frozen; unknown keys are errors. The string below a field is its description in `--settings`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class ModelConfig(Section):
@@ -106,9 +81,9 @@ class ModelConfig(Section):
     """A weight in every cross-entropy for each class; none: all 1."""
     label_smoothing: Share = 0.0
     """Of every cross-entropy, a share."""
-    classifier_arguments: dict[str, Any] = {}
+    classifier_arguments: dict[str, Any] = Field({})
     """Further arguments of ContextAwareClassifier: model.classifier_arguments.NAME=VALUE."""
-    loss_arguments: dict[str, Any] = {}
+    loss_arguments: dict[str, Any] = Field({})
     """Further arguments of ContextLoss: model.loss_arguments.NAME=VALUE."""
 
 
@@ -125,6 +100,8 @@ class DataConfig(Section):
     """The split to validate on."""
     ignore_index: int | None = None
     """Of folder alone: the value in its files that marks ignored pixels; none: 255."""
+    resident: bool | Literal["auto"] = "auto"
+    """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size
     """Height and width of what is trained on, in pixels."""
     scale: Sides | None = None
@@ -151,85 +128,12 @@ class DataConfig(Section):
     """Of synthetic alone: images to validate on; none: 200."""
 
 
-class OptimiserConfig(Section):
-    name: Literal["sgd", "adamw"]
-    """SGD with momentum, or AdamW."""
-    rate: Positive
-    """The learning rate, after the warm-up."""
-    weight_decay: NotNegative = 0.0
-    """As the algorithm defines it; 0: none."""
-    momentum: Share = 0.9
-    """Of SGD alone."""
-    betas: Betas = (0.9, 0.999)
-    """Of AdamW alone."""
-    decay_normalisation: bool = True
-    """false: no decay of normalisations, positions, relative-position biases."""
-    multipliers: dict[str, NotNegative] = {}
-    """Of the rate, by part (backbone, head, classifier, projectors, auxiliary): optimiser.multipliers.PART=FACTOR."""
-    clip: Positive | None = None
-    """The largest norm of the gradients; none: any."""
-
-
-class ScheduleConfig(Section):
-    """Linear warm-up times a polynomial that ends at `minimum`."""
-
-    steps: Count
-    """Steps of the whole run."""
-    power: NotNegative = 0.9
-    """Of the polynomial decay; 1: linear, 0: none."""
-    minimum: NotNegative = 0.0
-    """The rate at the end."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps of the linear warm-up; 0: none."""
-    warmup_ratio: Share = 1e-6
-    """The share of the rate that the warm-up starts from."""
-
-
-class TrainingConfig(Section):
-    batch: Count
-    """Images a step, over all devices."""
-    accumulate: Count = 1
-    """Parts that a step's batch is split into, one after the other."""
-    seed: Annotated[int, Field(ge=0)] = 0
-    """Of the weights, the order of images and what is done to them at random."""
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """tf32: TF32 in matrix products too; bf16, fp16: autocast, fp16 on GPUs only."""
-    channels_last: bool = False
-    """The memory format, quicker for convolutions on GPUs."""
-    compile: bool = False
-    """torch.compile of the training step."""
-    ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Of an exponential moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
-    synchronise_batch_norm: bool = True
-    """Batch statistics over all devices, where there are several; needs CUDA."""
-    freeze_batch_norm: bool = False
-    """Normalise with the running statistics and leave them as they are."""
-    deterministic: bool = False
-    """Deterministic algorithms alone; slower on GPUs."""
-    validate_every: Count = 1000
-    """Steps from one validation to the next."""
-    save_every: Count = 1000
-    """Steps from one checkpoint to the next; a validation saves one anyway."""
-    log_every: Count = 50
-    """Steps from one line of losses to the next."""
-    workers: Annotated[int, Field(ge=0)] = 4
-    """Processes that read images, for each device, no more than there are cores; 0: none but the run's own."""
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where there are any."""
-    devices: Count | Literal["auto"] = "auto"
-    """How many of each machine; auto: all."""
-    nodes: Count = 1
-    """Machines that train together."""
-    loggers: LoggerNames = ("csv", "tensorboard")
-    """Where losses and scores go, words between commas; wandb if it is installed."""
-
-
 class Config(Section):
     model: ModelConfig
     data: DataConfig
-    optimiser: OptimiserConfig
-    schedule: ScheduleConfig
-    training: TrainingConfig
+    optimiser: OptimiserOptions
+    schedule: ScheduleOptions
+    training: TrainingOptions
 
     @model_validator(mode="after")
     def _rate_falls(self) -> Config:

@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 from cacseg._version import __version__
 from cacseg.engine.atomic import write_run_file
 from cacseg.models.description import keep_preset, preset_values
-from cacseg.recipes.config import Config, flat, validated
+from cacseg.recipes.config import Config, change, flat, validated
 
 CONFIG = "config.json"
 JOB_FORMAT = "cacseg job 1"  # of a study's job, which holds a configuration as well
+
+# Settings whose "auto" is decided when a run starts. The decision stands in config.json.
+DECIDED = ("data.resident", "training.graph", "training.batch")
 
 # Settings that may differ when a run is resumed: they change when and where things happen, not what is learnt. Files
 # that a run started from are not read again.
@@ -25,6 +28,8 @@ RESUMABLE_CHANGES = frozenset(
         "model.pretrained",
         "training.workers",
         "training.validate_every",
+        "training.patience",
+        "training.scored_train_images",
         "training.save_every",
         "training.log_every",
         "training.accelerator",
@@ -91,10 +96,16 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
 
 
 def differences(before: Config, now: Config) -> list[str]:
-    """The settings that a resumed run may not change, with both values."""
+    """The settings that a resumed run may not change, with both values; "auto" is what the run has decided."""
     first, second = dict(flat(before)), dict(flat(now))
     return [
         f"{key} was {first[key]!r}, now {second[key]!r}"
         for key in first
-        if key not in RESUMABLE_CHANGES and first[key] != second[key]
+        if key not in RESUMABLE_CHANGES and first[key] != second[key] and not (key in DECIDED and second[key] == "auto")
     ]
+
+
+def keep_decisions(config: Config, before: Config) -> Config:
+    """The configuration of a resumed run with what the run has decided."""
+    known, wanted = dict(flat(before)), dict(flat(config))
+    return change(config, {key: known[key] for key in DECIDED if wanted[key] == "auto"})

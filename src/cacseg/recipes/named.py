@@ -10,17 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.models import MODELS
-from cacseg.recipes.config import (
-    Config,
-    DataConfig,
-    ModelConfig,
-    OptimiserConfig,
-    ScheduleConfig,
-    TrainingConfig,
-    change,
-    suggest,
-)
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 
 
 class Recipe(NamedTuple):
@@ -60,8 +52,8 @@ PAPER_DATA: dict[str, PaperData] = {
     "pascal_context60": PaperData(_PASCAL_CONTEXT.model_copy(update={"name": "pascal_context60"}), 80_000, 16),
 }
 
-SGD = OptimiserConfig(name="sgd", rate=0.01, momentum=0.9, weight_decay=5e-4)
-ADAMW = OptimiserConfig(name="adamw", rate=6e-5, betas=(0.9, 0.999), weight_decay=0.01, decay_normalisation=False)
+SGD = OptimiserOptions(name="sgd", rate=0.01, momentum=0.9, weight_decay=5e-4)
+ADAMW = OptimiserOptions(name="adamw", rate=6e-5, betas=(0.9, 0.999), weight_decay=0.01, decay_normalisation=False)
 # Pascal-Context has rates of its own, by head; those of the other two heads are not stated.
 PASCAL_RATES = {"deeplabv3plus": 4e-3, "ocrnet": 1e-3}
 
@@ -69,10 +61,10 @@ PASCAL_RATES = {"deeplabv3plus": 4e-3, "ocrnet": 1e-3}
 def paper(data_name: str, model_name: str) -> Config:
     """A model of the paper's main table on one of its data sets, with the published schedule."""
     of_data, head = PAPER_DATA[data_name], MODELS[model_name].head
-    optimiser, schedule, batch = SGD, ScheduleConfig(steps=of_data.steps, power=0.9, minimum=1e-4), of_data.batch
+    optimiser, schedule, batch = SGD, ScheduleOptions(steps=of_data.steps, power=0.9, minimum=1e-4), of_data.batch
     if "swin" in model_name:
         optimiser, batch = ADAMW, 16
-        schedule = ScheduleConfig(steps=of_data.steps, power=1.0, warmup_steps=1500, warmup_ratio=1e-6)
+        schedule = ScheduleOptions(steps=of_data.steps, power=1.0, warmup_steps=1500, warmup_ratio=1e-6)
     elif data_name.startswith("pascal_context"):
         rate = PASCAL_RATES.get(head, PASCAL_RATES["deeplabv3plus"])
         optimiser = SGD.model_copy(update={"rate": rate, "weight_decay": 1e-4})
@@ -81,7 +73,7 @@ def paper(data_name: str, model_name: str) -> Config:
         data=of_data.data,
         optimiser=optimiser,
         schedule=schedule,
-        training=TrainingConfig(batch=batch, validate_every=schedule.steps // 10, save_every=2000),
+        training=TrainingOptions(batch=batch, validate_every=schedule.steps // 10, save_every=2000),
     )
 
 
@@ -98,9 +90,9 @@ def folder() -> Config:
     return Config(
         model=ModelConfig(name="deeplabv3plus_mobilenetv2", dilated_blocks="auto"),
         data=DataConfig(name="folder", crop=(512, 512)),
-        optimiser=OptimiserConfig(name="adamw", rate=5e-4, weight_decay=0.01, decay_normalisation=False, clip=5.0),
-        schedule=ScheduleConfig(steps=10_000, warmup_steps=200),
-        training=TrainingConfig(batch=16, validate_every=500, save_every=500),
+        optimiser=OptimiserOptions(name="adamw", rate=5e-4, weight_decay=0.01, decay_normalisation=False, clip=5.0),
+        schedule=ScheduleOptions(steps=10_000, warmup_steps=200),
+        training=TrainingOptions(batch=16, validate_every=500, save_every=500),
     )
 
 

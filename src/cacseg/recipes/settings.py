@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, cast, get_args, get_origin
 
-from cacseg.recipes.config import Config, Section
+from cacseg.engine.options import Section
+from cacseg.recipes.config import Config
 
 
 class Setting(NamedTuple):

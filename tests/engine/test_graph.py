@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from cacseg.engine.replay import Replayed
+from cacseg.engine.graph import Replayed
 
 
 def test_without_a_gpu_every_call_is_a_call():
@@ -35,7 +35,7 @@ def test_replays_are_counted_and_follow_what_they_read():
 
 ASKS_THE_HOST = """
 import torch
-from cacseg.engine.replay import Replayed
+from cacseg.engine.graph import Replayed
 
 one = torch.ones((), device="cuda")
 step = Replayed(lambda: one * one.item(), one.device)
