@@ -213,9 +213,9 @@ def test_what_is_refused(model):
         evaluate(small_model(names=("x", "y", "z")), Listed([good], class_names=("a", "b")))
     with pytest.raises(ValueError, match=r"the split 'val' of listed has no images"):
         evaluate(model, Listed([]))
-    with pytest.raises(ValueError, match=r"in \[0, 3\) or the ignore index 254; image1 of listed has 255"):
+    with pytest.raises(ValueError, match=r"in \[0, 3\) or the ignore index 254; got 255 \(listed, val: image1\)"):
         evaluate(model, Listed([draw((32, 32), ignored=False), good], ignore_index=254))
-    with pytest.raises(ValueError, match=r"image0 of listed is 32x24 and its labels are 32x32"):
+    with pytest.raises(ValueError, match=r"listed, val: image0 is 32x24 and its labels 32x32"):
         evaluate(model, Listed([Sample(good.image[:24], good.labels)]))
     blank = draw((32, 32))
     blank.labels[:] = 255

@@ -13,8 +13,7 @@ from torch.optim import AdamW
 
 import cacseg
 from cacseg.data import Sample
-from cacseg.engine.atomic import read_checkpoint
-from cacseg.engine.checkpoints import Averaging
+from cacseg.engine.checkpoints import Averaging, read_checkpoint
 from cacseg.engine.optim import parameter_groups
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
 from cacseg.engine.task import SegmentationTask

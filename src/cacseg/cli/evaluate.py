@@ -76,10 +76,10 @@ def evaluate(
     *.csv of each classifier.
     """
     import cacseg
+    from cacseg._files import open_folder
     from cacseg.engine.device import process_group
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
-    from cacseg.engine.files import open_folder
     from cacseg.engine.weights import find_weights
     from cacseg.recipes.protocol import data_to_evaluate, open_to_evaluate
     from cacseg.reports import write

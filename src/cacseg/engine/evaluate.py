@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.data.sample import SegmentationData
+from cacseg.data.sample import SegmentationData, check_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.prefetch import batch_by_key, prefetch
@@ -104,7 +104,13 @@ def evaluate(
     n, was_training = model.num_classes, model.training
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
     tallies = _ImageTallies()
-    read = _Reader(data, n, scale, inference.ratios)
+
+    def read(index: int) -> _LoadedImage:
+        sample = data.read(index)
+        check_sample(data, index, sample)
+        labels = torch.from_numpy(np.ascontiguousarray(sample.labels))
+        return _LoadedImage(index, data.image_name(index), view_image(sample.image, scale, inference.ratios), labels)
+
     images = prefetch(read, share, workers, nbytes=_LoadedImage.nbytes)
     groups = batch_by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, nbytes=_LoadedImage.nbytes)
     model.to(device).eval()
@@ -142,33 +148,6 @@ class _LoadedImage(NamedTuple):
 
     def nbytes(self) -> int:
         return self.labels.nbytes + sum(view.nbytes for view in self.views)
-
-
-class _Reader:
-    """Reads an image and its labels, checks them, and resizes the image; called in threads."""
-
-    def __init__(
-        self, data: SegmentationData, num_classes: int, scale: Scale | None, ratios: tuple[float, ...]
-    ) -> None:
-        self.data, self.num_classes, self.scale, self.ratios = data, num_classes, scale, ratios
-
-    def __call__(self, index: int) -> _LoadedImage:
-        sample, name = self.data.read(index), self.data.image_name(index)
-        if sample.labels.shape != sample.image.shape[:2]:
-            (height, width), (rows, columns) = sample.image.shape[:2], sample.labels.shape
-            raise ValueError(
-                f"labels must have the size of their image; {name} of {self.data.name} is {width}x{height} and its "
-                f"labels are {columns}x{rows}. `cacseg data check` finds all of these."
-            )
-        present = np.flatnonzero(np.bincount(sample.labels.ravel(), minlength=256))
-        wrong = [k for k in present.tolist() if k >= self.num_classes and k != self.data.ignore_index]
-        if wrong:
-            raise ValueError(
-                f"labels must be in [0, {self.num_classes}) or the ignore index {self.data.ignore_index}; {name} of "
-                f"{self.data.name} has {_list(wrong)}. `cacseg data check` finds all of these."
-            )
-        views = view_image(sample.image, self.scale, self.ratios)
-        return _LoadedImage(index, name, views, torch.from_numpy(np.ascontiguousarray(sample.labels)))
 
 
 def _count(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from cacseg.data import Sample, SegmentationData
+from cacseg.data.sample import check_sample
 from cacseg.engine.prefetch import prefetch
-from cacseg.engine.stream import check_sample
 
 READERS = 4  # threads that decode
 

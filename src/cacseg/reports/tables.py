@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from cacseg._files import to_csv
 from cacseg.engine.evaluate import Evaluation
 from cacseg.metrics import Scores, tally
 
@@ -98,7 +97,7 @@ def image_csv(evaluation: Evaluation) -> str:
         )
     header = ["index", "image", "width", "height", "labelled_pixels"]
     header += [f"mean_iou_{name}" for name in names] + [f"pixel_accuracy_{name}" for name in names]
-    return to_csv(header, rows)
+    return to_csv([header, *rows])
 
 
 def class_csv(evaluation: Evaluation) -> str:
@@ -113,22 +112,15 @@ def class_csv(evaluation: Evaluation) -> str:
         )
         rows.append([k, name, labelled[k], *iou, *accuracy])
     header = ["index", "class", "labelled_pixels"]
-    return to_csv(header + [f"iou_{name}" for name in names] + [f"accuracy_{name}" for name in names], rows)
+    header += [f"iou_{name}" for name in names] + [f"accuracy_{name}" for name in names]
+    return to_csv([header, *rows])
 
 
 def confusion_csv(evaluation: Evaluation, output: str) -> str:
     """The counts: a row for each label, a column for each prediction."""
     rows = zip(evaluation.class_names, evaluation.counts[output].tolist(), strict=True)
-    return to_csv(["labelled \\ predicted", *evaluation.class_names], [[name, *counts] for name, counts in rows])
-
-
-def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Comma-separated, quoted where need be, one line each."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+    header = ["labelled \\ predicted", *evaluation.class_names]
+    return to_csv([header, *([name, *counts] for name, counts in rows)])
 
 
 def _class_cells(evaluation: Evaluation) -> list[list[str]]:
