@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional
-from cacseg._files import write_atomically
+from cacseg._files import write_file
 from cacseg.bench.data import processor_name
 from cacseg.data import SegmentationData, TestTransform, normalise, open_data
 from cacseg.metrics import confusion, scores
@@ -146,7 +146,7 @@ def run(given: argparse.Namespace, told: dict[str, Any]) -> None:
         print(markdown(row), flush=True)
     if given.output is not None:
         found = {"torch": torch.__version__, "processor": processor_name(), "data": given.data, "rows": rows}
-        write_atomically(given.output, f"{json.dumps(found, indent=2)}\n".encode())
+        write_file(given.output, f"{json.dumps(found, indent=2)}\n")
 
 
 def markdown(row: Row) -> str:

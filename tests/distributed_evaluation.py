@@ -44,5 +44,7 @@ def evaluate_share(rank, folder):
     distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     torch.set_num_threads(1)
     found = evaluate(small_model(), small_data(), oracle=True)
-    torch.save({"counts": found.counts, "names": [one.name for one in found.images]}, f"{folder}/{rank}.pt")
+    near = {name: torch.stack(one) for name, one in found.boundaries.items()}
+    content = {"counts": found.counts, "boundaries": near, "names": [one.name for one in found.images]}
+    torch.save(content, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cacseg.metrics import Tally, confusion, scores, tally
+from cacseg.metrics import Tally, boundary_tally, confusion, inner, scores, tally
 
 
 def naive_counts(predictions, labels, num_classes, ignore_index):
@@ -116,23 +116,130 @@ def test_absent_classes():
     assert found.accuracy[:2].tolist() == pytest.approx([6 / 8, 1 / 2])
     assert torch.isnan(found.accuracy[2:]).all()
     assert found.mean_accuracy == pytest.approx((6 / 8 + 1 / 2) / 2)
+    assert found.dice[:3].tolist() == pytest.approx([12 / 15, 2 / 3, 0.0])
+    assert math.isnan(found.dice[3])
+    assert found.mean_dice == pytest.approx((12 / 15 + 2 / 3 + 0.0) / 3)
     assert found.pixel_accuracy == pytest.approx(7 / 10)
+    assert torch.isnan(found.boundary_iou).all()
+    assert math.isnan(found.mean_boundary_iou)
 
 
 def test_nothing_labelled_gives_no_score():
     counts = confusion(torch.zeros(4, dtype=torch.long), torch.full((4,), 255), 3)
     assert counts.sum() == 0
     found = scores(counts)
-    assert all(math.isnan(value) for value in found[2:])
+    assert all(math.isnan(value) for value in found[4:])
 
 
 def test_a_tally_scores_as_its_matrix():
     predictions, labels = draw(shape=(3, 6, 6))
     counts = torch.stack([confusion(p, y, 5) for p, y in zip(predictions, labels, strict=True)])
     summed = scores(Tally(*(one.sum(0) for one in tally(counts))))
-    whole = scores(counts.sum(0))
-    assert torch.equal(summed.iou, whole.iou)
-    assert summed[2:] == whole[2:]
+    for one, two in zip(summed, scores(counts.sum(0)), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=0, equal_nan=True)
+
+
+def naive_boundary(mask):
+    """The published code in loops: the mask less its erosion by d steps of a 3x3 square, zeros around the image."""
+    height, width = len(mask), len(mask[0])
+    distance = max(1, int(round(0.02 * math.sqrt(height**2 + width**2))))  # noqa: RUF046
+    eroded = mask
+    for _ in range(distance):
+        eroded = [
+            [
+                all(
+                    0 <= y + dy < height and 0 <= x + dx < width and eroded[y + dy][x + dx]
+                    for dy in (-1, 0, 1)
+                    for dx in (-1, 0, 1)
+                )
+                for x in range(width)
+            ]
+            for y in range(height)
+        ]
+    return {(y, x) for y in range(height) for x in range(width) if mask[y][x] and not eroded[y][x]}
+
+
+def naive_boundary_counts(predictions, labels, num_classes, ignore_index):
+    """Sums over images, one class after another; ignored pixels are in no mask."""
+    sums = torch.zeros(3, num_classes, dtype=torch.long)
+    for predicted, labelled in zip(predictions.tolist(), labels.tolist(), strict=True):
+        for k in range(num_classes):
+            true, said = (
+                naive_boundary(
+                    [
+                        [value == k and label != ignore_index for value, label in zip(*rows, strict=True)]
+                        for rows in zip(values, labelled, strict=True)
+                    ]
+                )
+                for values in (labelled, predicted)
+            )
+            sums[:, k] += torch.tensor([len(true & said), len(true), len(said)])
+    return sums
+
+
+def draw_regions(size, seed=0, n=3, ignore_index=255):
+    """Blobs of several pixels, moved a little and with some holes in the prediction."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(0, n, (2, 1, 4, 4), generator=generator).float()
+    labels = torch.nn.functional.interpolate(coarse, size=size)[:, 0].long()
+    predictions = labels.roll((1, 2), (1, 2))
+    predictions[torch.rand(labels.shape, generator=generator) < 0.01] = 0
+    labels[:, : size[0] // 6, size[1] // 3 :] = ignore_index
+    return predictions, labels
+
+
+@pytest.mark.parametrize("ignore_index", [255, 3, 1])
+@pytest.mark.parametrize("size", [(40, 56), (75, 80), (120, 34), (3, 9), (1, 1)])
+def test_boundaries_equal_those_of_the_published_code(size, ignore_index):
+    predictions, labels = draw_regions(size, ignore_index=ignore_index)
+    found = boundary_tally(predictions, labels.to(torch.uint8), 3, ignore_index)
+    expected = naive_boundary_counts(predictions, labels, 3, ignore_index)
+    assert torch.equal(torch.stack(found), expected)
+    hits, labelled, predicted = expected.double()
+    score = scores(confusion(predictions, labels, 3, ignore_index), found)
+    torch.testing.assert_close(score.boundary_iou, hits / (labelled + predicted - hits), equal_nan=True)
+
+
+def test_a_perfect_prediction_has_perfect_boundaries():
+    """Around ignored pixels too, whatever is predicted there."""
+    predictions, labels = draw_regions((60, 70))
+    perfect = torch.where(labels == 255, predictions, labels)
+    hits, labelled, predicted = boundary_tally(perfect, labels, 3)
+    assert hits.equal(labelled)
+    assert hits.equal(predicted)
+    assert 0 < hits.sum() < (labels != 255).sum()
+
+
+def test_a_moved_region_loses_more_at_its_boundary():
+    labels = torch.zeros(100, 100, dtype=torch.long)
+    labels[20:80, 20:80] = 1
+    predictions = labels.roll(2, 0)
+    found = scores(confusion(predictions, labels, 2), boundary_tally(predictions, labels, 2))
+    assert found.boundary_iou[1] < found.iou[1] - 0.1
+
+
+def test_inner_pixels_are_those_that_stay_when_every_class_is_eroded():
+    classes, _ = draw_regions((30, 41))
+    for distance in (1, 2, 7, 15):
+        expected = torch.zeros_like(classes, dtype=torch.bool)
+        for k in range(3):
+            outside = torch.nn.functional.pad((classes != k).float(), (distance,) * 4, value=1.0)
+            expected |= torch.nn.functional.max_pool2d(outside, 2 * distance + 1, 1) == 0
+        assert torch.equal(inner(classes, distance), expected)
+
+
+@pytest.mark.gpu
+def test_boundaries_on_a_gpu_are_those_of_the_cpu_and_wait_for_nobody():
+    predictions, labels = draw_regions((200, 300), n=150)
+    expected = boundary_tally(predictions, labels, 150)
+    predictions, labels = predictions.cuda(), labels.cuda()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = boundary_tally(predictions, labels, 150)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(torch.equal(one.cpu(), two) for one, two in zip(found, expected, strict=True))
 
 
 def test_what_is_refused():

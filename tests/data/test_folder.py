@@ -89,7 +89,7 @@ def test_images_are_turned_upright(suffix, tmp_path):
     trees.write(tmp_path / "labels/train/a.png", np.zeros(trees.SIZE[::-1], np.uint8))
     assert open_data("folder", tmp_path, "train").read(0).image.shape == (*trees.SIZE[::-1], 3)
     trees.write(tmp_path / "labels/train/a.png", np.zeros(trees.SIZE, np.uint8))
-    with pytest.raises(ValueError, match=r"one size; .* is 24x32 and .* is 32x24. The image may carry a rotation"):
+    with pytest.raises(ValueError, match=r"one size; .* is 24x32 and .* 32x24. The image may carry a rotation"):
         open_data("folder", tmp_path, "train").read(0)
 
 

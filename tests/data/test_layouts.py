@@ -213,7 +213,7 @@ BROKEN_AT_READ = {
     ),
     "another size": (
         lambda root: trees.write(_labels(root), np.ones((20, 30), np.uint8)),
-        "one size; .*00000002.jpg is 32x24 and .*00000002.png is 30x20",
+        "one size; .*00000002.jpg is 32x24 and .*00000002.png 30x20",
     ),
 }
 

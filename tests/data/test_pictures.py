@@ -50,7 +50,7 @@ def test_nothing_half_written(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match=r"mask.png could not be written .*No space left.*Is the disk full"):
+    with pytest.raises(OSError, match=r"mask.png could not be written.*No space left.*Free some space"):
         save_index_png(path, LABELS, PALETTE, overwrite=True)
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["mask.png"]
@@ -62,7 +62,7 @@ def test_refused_targets(tmp_path):
         save_picture(tmp_path, colour(LABELS, PALETTE))
     with pytest.raises(ValueError, match=r"must end in .png"):
         save_picture(tmp_path / "picture.what", colour(LABELS, PALETTE))
-    with pytest.raises(OSError, match=r"could not be written"):
+    with pytest.raises(OSError, match=r"file is a file"):
         save_picture(tmp_path / "file" / "picture.png", colour(LABELS, PALETTE))
     with pytest.raises(TypeError, match=r"uint8 \[H, W\]; got int64"):
         save_index_png(tmp_path / "a.png", LABELS.astype(int), PALETTE)

@@ -1,9 +1,7 @@
 import pytest
 import torch
 
-from cacseg._files import write_file
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory, process_group
-from cacseg.engine.files import open_folder
 from cacseg.engine.weights import find_weights, fingerprint
 
 
@@ -35,23 +33,6 @@ def test_what_counts_as_out_of_memory():
         raise MemoryError
     with pytest.raises(RuntimeError, match="shapes differ"), explain_memory("a picture", torch.device("cpu")):
         raise RuntimeError("shapes differ")
-
-
-def test_files_are_whole_or_not_there(tmp_path, monkeypatch):
-    write_file(tmp_path / "a/b.txt", "one")
-    with monkeypatch.context() as patch:
-        patch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        with pytest.raises(OSError, match=r"b.txt could not be written .*No space left.* Is the disk full"):
-            write_file(tmp_path / "a/b.txt", "two")
-    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b.txt"]
-    assert (tmp_path / "a/b.txt").read_text() == "one"
-    with pytest.raises(FileExistsError, match="holds files already"):
-        open_folder(tmp_path / "a", overwrite=False)
-    open_folder(tmp_path / "a", overwrite=True)
-    open_folder(tmp_path / "new/deep", overwrite=False)
-    assert (tmp_path / "new/deep").is_dir()
-    with pytest.raises(OSError, match="cannot be made"):
-        open_folder(tmp_path / "a/b.txt/c", overwrite=False)
 
 
 def test_the_weights_of_a_run(tmp_path):

@@ -13,7 +13,7 @@ from cacseg.data import Sample, normalise, open_data
 from cacseg.engine import evaluate as module
 from cacseg.engine.evaluate import compare_classes, evaluate
 from cacseg.engine.inference import Inference, predict
-from cacseg.metrics import confusion
+from cacseg.metrics import boundary_tally, confusion
 from cacseg.models import create_model
 from distributed_evaluation import evaluate_share, small_data, small_model
 
@@ -69,6 +69,7 @@ def resize(logits, size):
 def test_counts_equal_those_of_each_method_of_the_model(model, data):
     found = evaluate(model, data, oracle=True, workers=2)
     expected = {name: torch.zeros(3, 3, dtype=torch.long) for name in ("plain", "context", "oracle")}
+    near = {name: torch.zeros(3, 3, dtype=torch.long) for name in expected}
     with torch.no_grad():
         for sample in data.samples:
             images, labels = to_images(sample, model), torch.from_numpy(sample.labels)
@@ -79,9 +80,14 @@ def test_counts_equal_those_of_each_method_of_the_model(model, data):
             }
             for name, one in scores.items():
                 expected[name] += confusion(one[0].argmax(0), labels, 3)
+                near[name] += torch.stack(boundary_tally(one[0].argmax(0), labels, 3))
     assert list(found.counts) == ["plain", "context", "mean", "oracle"]
     for name, counts in expected.items():
         assert torch.equal(found.counts[name], counts), name
+        assert torch.equal(torch.stack(found.boundaries[name]), near[name]), name
+    without = evaluate(model, data, oracle=True, boundaries=False)
+    assert without.boundaries == {}
+    assert all(torch.equal(without.counts[name], counts) for name, counts in expected.items())
     assert found.output == "context"
     assert len({tuple(counts.flatten().tolist()) for counts in found.counts.values()}) == 4
     assert all((counts.sum(0) > 0).sum() > 1 for counts in found.counts.values())  # else a mistake would not be seen
@@ -213,9 +219,9 @@ def test_what_is_refused(model):
         evaluate(small_model(names=("x", "y", "z")), Listed([good], class_names=("a", "b")))
     with pytest.raises(ValueError, match=r"the split 'val' of listed has no images"):
         evaluate(model, Listed([]))
-    with pytest.raises(ValueError, match=r"in \[0, 3\) or the ignore index 254; image1 of listed has 255"):
+    with pytest.raises(ValueError, match=r"in \[0, 3\) or the ignore index 254; got 255 \(listed, val: image1\)"):
         evaluate(model, Listed([draw((32, 32), ignored=False), good], ignore_index=254))
-    with pytest.raises(ValueError, match=r"image0 of listed is 32x24 and its labels are 32x32"):
+    with pytest.raises(ValueError, match=r"listed, val: image0 is 32x24 and its labels 32x32"):
         evaluate(model, Listed([Sample(good.image[:24], good.labels)]))
     blank = draw((32, 32))
     blank.labels[:] = 255
@@ -239,7 +245,7 @@ def test_memory_that_runs_out_is_explained(model, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
 
-    monkeypatch.setattr(module, "_count", fail)
+    monkeypatch.setattr(module, "_predict", fail)
     with pytest.raises(ValueError, match=r"1 image\(s\) of 48x40 \(image0\) did not fit into the memory of cpu"):
         evaluate(model, Listed([draw((40, 48))]))
 
@@ -260,6 +266,7 @@ def test_two_processes_count_every_image_once(tmp_path):
         assert found["names"] == [one.name for one in alone.images]
         for name, counts in alone.counts.items():
             assert torch.equal(found["counts"][name], counts)
+            assert torch.equal(found["boundaries"][name], torch.stack(alone.boundaries[name]))
 
 
 @pytest.mark.gpu

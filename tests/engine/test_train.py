@@ -11,7 +11,7 @@ import torch
 
 import cacseg
 from cacseg.data import Sample, TrainTransform
-from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
 from cacseg.engine.task import SegmentationTask
 from engine_runs import Stripes, crop_32, run, small_loaders, small_model, small_task
@@ -145,7 +145,9 @@ def test_a_run_on_a_gpu_learns_in_every_precision(tmp_path, precision, resident)
     task = small_task(small_model(output_stride=8), steps=40, rate=0.05, channels_last=True, **options)
     splits = Stripes(size=(48, 64), block=16), Stripes("val", 3, (48, 64), 16)
     transform = TrainTransform((32, 32), ratios=(1.0, 1.0), distort=False) if resident else crop_32
-    result = run(tmp_path / "run", 40, task=task, loaders=small_loaders(*splits, transform=transform, resident=resident))
+    result = run(
+        tmp_path / "run", 40, task=task, loaders=small_loaders(*splits, transform=transform, resident=resident)
+    )
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
     assert losses[-1] < 0.8 * losses[0]

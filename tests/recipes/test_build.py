@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 import cacseg
-from cacseg.engine.atomic import read_checkpoint
+from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.models.files import read_tensors
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import make_loaders, make_model, open_split, run, untrained_tap_notes_for

@@ -2,13 +2,14 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
 from cacseg.engine.evaluate import Evaluation, ImageResult
-from cacseg.metrics import scores, tally
+from cacseg.metrics import Tally, scores, tally
 from cacseg.reports.tables import as_json, class_csv, class_table, confusion_csv, image_csv, markdown, summary_table
 
 NAMES = ("sky", "road, wet", "a|b", "never")
@@ -26,7 +27,8 @@ def found():
         ImageResult(k, f"folder/image{k}", (20, 30), {"plain": tally(counts[0, k]), "context": tally(counts[1, k])})
         for k in range(3)
     )
-    return Evaluation(NAMES, {"plain": counts[0].sum(0), "context": counts[1].sum(0)}, images, "context")
+    near = {name: Tally(*(one.sum(0) // 2 for one in tally(counts[k]))) for k, name in enumerate(("plain", "context"))}
+    return Evaluation(NAMES, {"plain": counts[0].sum(0), "context": counts[1].sum(0)}, images, "context", near)
 
 
 def rendered(table):
@@ -44,7 +46,19 @@ def test_tables_carry_the_scores_in_percent(found):
     assert "-" in next(line for line in text.splitlines() if "never" in line)
     text = rendered(summary_table({"first": found.scores("plain"), "second": found.scores("context")}, "a title"))
     assert "a title" in text
+    assert "Dice" in text
+    assert "boundary" in text
     assert f"{100 * found.scores('plain').mean_iou:.1f}" in next(line for line in text.splitlines() if "first" in line)
+
+
+def test_boundaries_that_were_not_counted_are_left_out(found):
+    without = replace(found, boundaries={})
+    results = {"context": without.scores()}
+    for text in (rendered(class_table(without)), rendered(summary_table(results)), markdown(without, "a title")):
+        assert "boundary" not in text
+        assert f"{100 * found.scores().dice[0]:.1f}" in text or f"{100 * found.scores().mean_dice:.1f}" in text
+    assert as_json(without)["outputs"]["plain"]["mean_boundary_iou"] is None
+    assert as_json(found)["outputs"]["plain"]["mean_boundary_iou"] == found.scores("plain").mean_boundary_iou
 
 
 def test_names_with_brackets_are_shown_as_they_are(found):
@@ -74,6 +88,8 @@ def test_json_round_trip_without_nan(found):
     assert context["classes"][3] == {
         "name": "never",
         "iou": None,
+        "dice": None,
+        "boundary_iou": None,
         "accuracy": None,
         "labelled_pixels": 0,
         "predicted_pixels": 0,
@@ -100,7 +116,9 @@ def test_csv_of_classes_and_counts(found):
     for k, row in enumerate(rows[:3]):
         assert float(row["iou_plain"]) == pytest.approx(plain.iou[k].item(), abs=1e-6)
         assert float(row["accuracy_plain"]) == pytest.approx(plain.accuracy[k].item(), abs=1e-6)
-    assert rows[3]["iou_plain"] == rows[3]["accuracy_plain"] == ""
+        assert float(row["dice_plain"]) == pytest.approx(plain.dice[k].item(), abs=1e-6)
+        assert float(row["boundary_iou_plain"]) == pytest.approx(plain.boundary_iou[k].item(), abs=1e-6)
+    assert rows[3]["iou_plain"] == rows[3]["accuracy_plain"] == rows[3]["boundary_iou_plain"] == ""
     table = list(csv.reader(io.StringIO(confusion_csv(found, "plain"))))
     assert table[0][1:] == list(NAMES)
     assert [[int(cell) for cell in row[1:]] for row in table[1:]] == found.counts["plain"].tolist()

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import torch
 
+from cacseg._files import write_file
 from cacseg.data import SegmentationData, TrainTransform, open_data
 from cacseg.data.synthetic import CLASSES
 from cacseg.data.transforms import NUMBERS
@@ -52,9 +53,8 @@ def write_generated(root: Path, count: int, size: tuple[int, int] = (512, 683), 
             ("annotations", ".png", values[sample.labels]),
         ):
             path = root / "ADEChallengeData2016" / kind / "training" / f"ADE_train_{index + 1:08d}{suffix}"
-            path.parent.mkdir(parents=True, exist_ok=True)
             options = [cv2.IMWRITE_JPEG_QUALITY, QUALITY] if suffix == ".jpg" else []
-            path.write_bytes(cv2.imencode(suffix, array, options)[1].tobytes())
+            write_file(path, cv2.imencode(suffix, array, options)[1].tobytes())
 
 
 def measure(

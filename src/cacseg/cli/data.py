@@ -61,12 +61,14 @@ def check(
 
     Unpaired files, sizes that differ, labels out of range, files that cannot be read; and how often each class occurs.
     """
+    from cacseg._files import check_target
     from cacseg.data.check import check_data, guess_name
 
     chosen = guess_name(root) if name is None else name
     if name is None and not as_json:
         say(f"{root} lies as {chosen!r} does (--name takes it for another).")
-    targets = _targets(output, overwrite)
+    if output is not None:  # before the long work
+        check_target(output / "report.json", overwrite)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=messages, transient=True) as bar:
         tasks = {}
@@ -82,32 +84,17 @@ def check(
             split or (),
             ignore_index=ignore_index,
             workers=workers,
-            sheet_rows=6 if targets else 0,
+            sheet_rows=6 if output else 0,
             progress=progress,
         )
     if as_json:
         print(json.dumps(report.as_json(), indent=2))
     else:
         _print(report)
-    if targets is not None:
-        _write(report, targets, overwrite, quiet=as_json)
+    if output is not None:
+        _write(report, output, overwrite, quiet=as_json)
     if report.problems:
         raise typer.Exit(1)
-
-
-def _targets(output: Path | None, overwrite: bool) -> Path | None:
-    """Makes the output folder and checks that it can be written to, before the long work."""
-    from cacseg.engine.files import make_folder
-
-    if output is None:
-        return None
-    if output.exists() and not output.is_dir():
-        raise NotADirectoryError(f"--output must be a folder; {output} is a file.")
-    report = output / "report.json"
-    if report.exists() and not overwrite:
-        raise FileExistsError(f"{report} exists already. Choose another folder, or give --overwrite.")
-    make_folder(output)
-    return output
 
 
 def _print(report: Report) -> None:
@@ -144,6 +131,6 @@ def _write(report: Report, folder: Path, overwrite: bool, *, quiet: bool) -> Non
             if not quiet:
                 say(f"wrote {path}")
     path = folder / "report.json"
-    write_file(path, (json.dumps(report.as_json(), indent=2) + "\n").encode(), overwrite=overwrite)
+    write_file(path, json.dumps(report.as_json(), indent=2) + "\n", overwrite=overwrite)
     if not quiet:
         say(f"wrote {path}")

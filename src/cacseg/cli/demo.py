@@ -36,7 +36,7 @@ def demo(
     No GPU, no download, some three minutes on two cores. The scenes are generated, and made so that a class looks
     different from image to image: whatever comes out says nothing about photographs.
     """
-    from cacseg.engine.files import open_folder
+    from cacseg._files import open_folder
     from cacseg.recipes.demo import STEPS
     from cacseg.reports.tables import summary_table
 

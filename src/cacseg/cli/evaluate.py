@@ -54,6 +54,7 @@ def evaluate(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold an earlier result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Score the oracle as well, which knows the labels.")] = False,
+    boundary: Annotated[bool, typer.Option(help="Score boundary IoU as well.")] = True,
     scale: Scale = None,
     slide: Slide = None,
     stride: Stride = None,
@@ -67,7 +68,7 @@ def evaluate(
     window_batch: WindowBatch = 4,
     workers: Workers = WORKERS,
 ) -> None:
-    """Score a model: mIoU, accuracies, every class, every image.
+    """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
 
     The plain and the context-aware classifier of one model, the mean of their probabilities, and with --oracle the
     classifier that knows the labels are scored side by side from one pass. Without further options images are shown as
@@ -76,10 +77,10 @@ def evaluate(
     *.csv of each classifier.
     """
     import cacseg
+    from cacseg._files import open_folder
     from cacseg.engine.device import process_group
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
-    from cacseg.engine.files import open_folder
     from cacseg.engine.weights import find_weights
     from cacseg.recipes.protocol import data_to_evaluate, open_to_evaluate
     from cacseg.reports import write
@@ -108,6 +109,7 @@ def evaluate(
                 inference=inference,
                 scale=image_scale,
                 oracle=oracle,
+                boundaries=boundary,
                 device=place,
                 precision=precision,
                 batch=batch,

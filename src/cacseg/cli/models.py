@@ -74,7 +74,7 @@ def import_weights(
     the checkpoint lacks, or that no part of the model takes, is an error: it is then of another model, and nothing is
     written. Nothing in the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
     """
-    from cacseg.models.files import check_target
+    from cacseg._files import check_target
     from cacseg.models.released import import_checkpoint
 
     target = checkpoint.with_suffix(".safetensors") if output is None else output

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_image, decode_labels
 from cacseg.data.files import Files
 from cacseg.data.label_map import IGNORE, LabelMap
-from cacseg.data.sample import Colour, Sample
+from cacseg.data.sample import Colour, Sample, check_one_size
 
 
 class Pair(NamedTuple):
@@ -54,13 +54,7 @@ class FileData:
         where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
         image = decode_image(self.files.read(pair.image), where_image)
         labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
-        if labels.shape != image.shape[:2]:
-            turned = labels.shape == image.shape[1::-1]
-            hint = " The image may carry a rotation (EXIF) that its labels lack: save it upright." if turned else ""
-            raise ValueError(
-                f"an image and its labels must have one size; {where_image} is {image.shape[1]}x{image.shape[0]} and "
-                f"{where_labels} is {labels.shape[1]}x{labels.shape[0]}.{hint}"
-            )
+        check_one_size(image, labels, where_image, where_labels)
         return Sample(image, labels)
 
 

@@ -43,3 +43,32 @@ class SegmentationData(Protocol):
         ...
 
     def read(self, index: int) -> Sample: ...
+
+
+def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
+    """Labels have the size of their image and hold classes or the ignore index; takes microseconds."""
+    labels, count = sample.labels, len(data.class_names)
+    name = f"{data.name}, {data.split}: {data.image_name(index)}"
+    check_one_size(sample.image, labels, name, "its labels")
+    if int(labels.max(initial=0)) < count:
+        return
+    wrong = sorted(set(np.unique(labels[labels >= count]).tolist()) - {data.ignore_index})
+    if wrong:
+        raise ValueError(
+            f"labels must be in [0, {count}) or the ignore index {data.ignore_index}; got "
+            f"{', '.join(map(str, wrong[:5]))} ({name}). Is the ignore index, or the list of classes, that of another "
+            "data set?"
+        )
+
+
+def check_one_size(
+    image: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], image_name: str, labels_name: str
+) -> None:
+    if labels.shape == image.shape[:2]:
+        return
+    turned = labels.shape == image.shape[1::-1]
+    hint = "The image may carry a rotation (EXIF) that its labels lack: save it upright."
+    raise ValueError(
+        f"an image and its labels must have one size; {image_name} is {image.shape[1]}x{image.shape[0]} and "
+        f"{labels_name} {labels.shape[1]}x{labels.shape[0]}. {hint if turned else 'Replace one of them.'}"
+    )

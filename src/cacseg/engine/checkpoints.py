@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cacseg._files import write_file
 from cacseg.engine._lightning import Callback, Checkpoint, CheckpointIO, LightningModule, Trainer
-from cacseg.engine.atomic import read_checkpoint, write_run_file
 from cacseg.engine.interrupt import Interrupt, Stopped
 from cacseg.engine.task import SplitScores
 
@@ -36,7 +36,7 @@ class AtomicFiles(CheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         content = io.BytesIO()  # into memory first: torch hides the reason where writing fails
         torch.save(checkpoint, content)
-        write_run_file(Path(path), content.getbuffer())
+        write_file(path, content.getbuffer(), flush=True)
 
     def load_checkpoint(self, path: str | Path, map_location: Any = None, weights_only: bool | None = None) -> Any:
         return read_checkpoint(Path(path))
@@ -213,7 +213,7 @@ class Checkpoints(Checkpoint):
             "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if on_gpu else None,
             "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
         }
-        write_run_file(self.folder / SCORES, (json.dumps(content) + "\n").encode())
+        write_file(self.folder / SCORES, json.dumps(content) + "\n", flush=True)
 
     def save(self, trainer: Trainer, *, best: bool = False) -> None:
         """The model, then the state to resume from: a kill in between repeats the model's step and its file."""
@@ -248,3 +248,21 @@ def checkpoint_bytes(model: nn.Module, optimiser: str, averaged: bool) -> tuple[
     parameters = sum(value.numel() * value.element_size() for value in model.parameters() if value.requires_grad)
     weights = sum(value.numel() * value.element_size() for value in model.state_dict().values())
     return weights * (2 if averaged else 1) + parameters * states_per_parameter, weights
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """What `AtomicFiles` wrote: tensors, numbers, strings, lists and dictionaries, nothing that could run code."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path} does not exist: there is nothing to resume from.") from None
+    except (PermissionError, IsADirectoryError):
+        raise
+    except Exception as error:  # torch has many words for a damaged file
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        if not any(map(str.isalpha, reason)):
+            reason = type(error).__name__
+        raise ValueError(
+            f"{path} cannot be read ({reason}). Was it damaged, or written by something else? A new run can start from "
+            f"the model beside it: model.weights={path.with_suffix('.safetensors')}"
+        ) from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.data.sample import SegmentationData
+from cacseg.data.sample import SegmentationData, check_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, predict_each
 from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.engine.views import Scale, collate, networks_of, output_names, send, view_image
-from cacseg.metrics import Scores, Tally, confusion, scores, tally
+from cacseg.metrics import Scores, Tally, boundary_tally, confusion, scores, tally
 from cacseg.models.model import SegmentationModel
 
 Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output
@@ -45,9 +45,11 @@ class Evaluation:
     counts: dict[str, Tensor]
     images: tuple[ImageResult, ...]  # in the order of the data set
     output: str  # the model's default
+    boundaries: dict[str, Tally] = field(default_factory=dict)  # of each output, where they were counted
 
     def scores(self, output: str | None = None) -> Scores:
-        return scores(self.counts[self.output if output is None else output])
+        output = self.output if output is None else output
+        return scores(self.counts[output], self.boundaries.get(output))
 
     def worst_first(self) -> list[ImageResult]:
         """The images by their own mean IoU; those without a labelled pixel last."""
@@ -79,6 +81,7 @@ def evaluate(
     inference: Inference = Inference(),  # noqa: B008 (frozen)
     scale: Scale | None = None,
     oracle: bool = False,
+    boundaries: bool = True,
     device: torch.device | str = "cpu",
     precision: str = "fp32",
     batch: int = 1,
@@ -90,7 +93,7 @@ def evaluate(
     `workers` threads decode and resize ahead; up to `batch` images of equal size run together, which changes nothing
     but rounding. In a process group images are sharded round-robin over ranks, counts are summed and images gathered,
     so that all ranks return the same. With `oracle` the model must have that branch; in windows and at other scales it
-    gets the labels of the same part of the image.
+    gets the labels of the same part of the image. `boundaries` counts boundary IoU as well.
     """
     device = torch.device(device)
     compare_classes(model, data)
@@ -103,8 +106,15 @@ def evaluate(
     share = range(rank, len(data), ranks)  # each image once, whatever the number of ranks
     n, was_training = model.num_classes, model.training
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
+    near = {name: torch.zeros(3, n, dtype=torch.long, device=device) for name in names if boundaries}
     tallies = _ImageTallies()
-    read = _Reader(data, n, scale, inference.ratios)
+
+    def read(index: int) -> _LoadedImage:
+        sample = data.read(index)
+        check_sample(data, index, sample)
+        labels = torch.from_numpy(np.ascontiguousarray(sample.labels))
+        return _LoadedImage(index, data.image_name(index), view_image(sample.image, scale, inference.ratios), labels)
+
     images = prefetch(read, share, workers, nbytes=_LoadedImage.nbytes)
     groups = batch_by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, nbytes=_LoadedImage.nbytes)
     model.to(device).eval()
@@ -112,9 +122,14 @@ def evaluate(
     try:
         for group in groups:
             with explain_memory(_describe(group), device), autocast(device, precision):
-                for one, name, counts in _count(group, model, names, inference, data.ignore_index, device):
-                    totals[name] += counts
-                    tallies.add(one, name, counts)
+                labels = send(torch.stack([one.labels for one in group]), device)
+                for name, predictions in _predict(group, labels, model, names, inference, data.ignore_index, device):
+                    for one, predicted, labelled in zip(group, predictions, labels, strict=True):
+                        counts = confusion(predicted, labelled, n, data.ignore_index)
+                        totals[name] += counts
+                        tallies.add(one, name, counts)
+                    if boundaries:
+                        near[name] += torch.stack(boundary_tally(predictions, labels, n, data.ignore_index))
             done += len(group)
             if progress is not None:
                 progress(done, totals)
@@ -122,7 +137,7 @@ def evaluate(
         model.train(was_training)
     results = tallies.finish()
     if ranks > 1:
-        results = _gather(results, totals, ranks)
+        results = _gather(results, [*totals.values(), *near.values()], ranks)
     if [one.place for one in results] != list(range(len(data))):
         raise RuntimeError(f"{len(data)} images must be counted once each; {len(results)} were.")
     found_counts = {name: counts.cpu() for name, counts in totals.items()}
@@ -131,7 +146,8 @@ def evaluate(
             f"no pixel of {len(data)} images is labelled: every label is the ignore index {data.ignore_index}. Look at "
             "the labels, and at what is ignored."
         )
-    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output)
+    near_contours = {name: Tally(*counts.cpu()) for name, counts in near.items()}
+    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output, near_contours)
 
 
 class _LoadedImage(NamedTuple):
@@ -144,49 +160,21 @@ class _LoadedImage(NamedTuple):
         return self.labels.nbytes + sum(view.nbytes for view in self.views)
 
 
-class _Reader:
-    """Reads an image and its labels, checks them, and resizes the image; called in threads."""
-
-    def __init__(
-        self, data: SegmentationData, num_classes: int, scale: Scale | None, ratios: tuple[float, ...]
-    ) -> None:
-        self.data, self.num_classes, self.scale, self.ratios = data, num_classes, scale, ratios
-
-    def __call__(self, index: int) -> _LoadedImage:
-        sample, name = self.data.read(index), self.data.image_name(index)
-        if sample.labels.shape != sample.image.shape[:2]:
-            (height, width), (rows, columns) = sample.image.shape[:2], sample.labels.shape
-            raise ValueError(
-                f"labels must have the size of their image; {name} of {self.data.name} is {width}x{height} and its "
-                f"labels are {columns}x{rows}. `cacseg data check` finds all of these."
-            )
-        present = np.flatnonzero(np.bincount(sample.labels.ravel(), minlength=256))
-        wrong = [k for k in present.tolist() if k >= self.num_classes and k != self.data.ignore_index]
-        if wrong:
-            raise ValueError(
-                f"labels must be in [0, {self.num_classes}) or the ignore index {self.data.ignore_index}; {name} of "
-                f"{self.data.name} has {_list(wrong)}. `cacseg data check` finds all of these."
-            )
-        views = view_image(sample.image, self.scale, self.ratios)
-        return _LoadedImage(index, name, views, torch.from_numpy(np.ascontiguousarray(sample.labels)))
-
-
-def _count(
+def _predict(
     group: list[_LoadedImage],
+    labels: Tensor,
     model: SegmentationModel,
     names: list[str],
     inference: Inference,
     ignore_index: int,
     device: torch.device,
-) -> Iterator[tuple[_LoadedImage, str, Tensor]]:
-    """The confusion matrix of each output on each image of a batch, from one pass."""
-    labels = send(torch.stack([one.labels for one in group]), device)
+) -> Iterator[tuple[str, Tensor]]:
+    """The classes [b, H, W] that each output predicts for a batch, from one pass."""
     known = _oracle_labels(model, labels, ignore_index) if "oracle" in names else None
     shown = collate([one.views for one in group], model, device)
     found = predict_each(networks_of(model, names), shown, (labels.shape[1], labels.shape[2]), inference, known)
     for name, logits in zip(names, found, strict=True):
-        for place, one in enumerate(group):
-            yield one, name, confusion(logits[place].argmax(0), labels[place], model.num_classes, ignore_index)
+        yield name, logits.argmax(1)
 
 
 def _describe(group: list[_LoadedImage]) -> str:
@@ -227,9 +215,9 @@ def _oracle_labels(model: SegmentationModel, labels: Tensor, ignore_index: int) 
     return torch.where(labels == ignore_index, model.classifier.ignore_index, labels.long())
 
 
-def _gather(images: list[ImageResult], totals: dict[str, Tensor], ranks: int) -> list[ImageResult]:
+def _gather(images: list[ImageResult], totals: Iterable[Tensor], ranks: int) -> list[ImageResult]:
     """Sums the counts of all ranks in place; returns the images of all ranks, in order."""
-    for counts in totals.values():
+    for counts in totals:
         distributed.all_reduce(counts)
     gathered: list[list[ImageResult] | None] = [None] * ranks
     distributed.all_gather_object(gathered, images)

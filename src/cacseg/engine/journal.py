@@ -5,14 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from cacseg._files import write_file
-from cacseg.engine.files import LOCK, acquire_lock, make_folder
+from cacseg._files import LOCK, acquire_lock, make_folder, to_csv, write_file
 from cacseg.engine.inputs import Input
 
 COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
@@ -28,8 +26,6 @@ class Journal:
     def __init__(self, folder: Path, options: Mapping[str, Any], *, overwrite: bool = False) -> None:
         self.folder, self.index = folder, folder / "index.csv"
         self.rows: dict[str, dict[str, str]] = {}
-        if folder.exists() and not folder.is_dir():
-            raise NotADirectoryError(f"predictions go into a folder; {folder} is a file. Choose another name.")
         make_folder(folder)
         written = folder / "predict.json"
         anew = overwrite or not any(path.name != LOCK for path in folder.iterdir())
@@ -42,9 +38,6 @@ class Journal:
             self._compare(written, options)
         with ExitStack() as stack:
             stack.enter_context(acquire_lock(folder, "predicting"))
-            for part in folder.rglob(".*.tmp"):  # what a killed process was writing
-                if re.fullmatch(r"\.\d+\.\d+\.tmp", part.name):
-                    part.unlink(missing_ok=True)
             if anew:
                 self.index.unlink(missing_ok=True)
             else:
@@ -74,14 +67,10 @@ class Journal:
     def add(self, item: Input, size: tuple[int, int]) -> None:
         row = {"name": item.name, "image": str(item.path.resolve()), "width": str(size[1]), "height": str(size[0])}
         row |= _stamp(item.path)
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-        if not self.index.exists():
-            writer.writeheader()
-        writer.writerow(row)
+        rows = [list(row.values())] if self.index.exists() else [COLUMNS, list(row.values())]
         try:
             with self.index.open("ab") as file:
-                file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+                file.write(to_csv(rows).encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise OSError(f"{self.index} could not be written ({error}). Is the disk full?") from error
         self.rows[item.name] = row

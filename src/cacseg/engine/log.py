@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cacseg._files import write_file
 from cacseg.engine._lightning import (
     Callback,
     LightningModule,
@@ -22,7 +23,6 @@ from cacseg.engine._lightning import (
     is_first_process,
     rank_zero_only,
 )
-from cacseg.engine.atomic import write_run_file
 
 METRICS = "metrics.csv"
 SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
@@ -85,7 +85,7 @@ class CsvLog(Logger):
         writer = csv.DictWriter(text, self.columns, restval="")
         writer.writeheader()
         writer.writerows(self.rows)
-        write_run_file(self.path, text.getvalue().encode())
+        write_file(self.path, text.getvalue(), flush=True)
 
 
 class Log(Callback):

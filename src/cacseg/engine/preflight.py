@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cacseg._files import acquire_lock
 from cacseg.data import SegmentationData
 from cacseg.data.label_map import MASK_HINT
 from cacseg.engine._lightning import is_first_process
-from cacseg.engine.files import acquire_lock
 from cacseg.models import SegmentationModel
 
 # What a run that was refused before its first step may leave; the event files are empty then.
@@ -47,8 +47,6 @@ def folder_lock(folder: Path) -> Iterator[None]:
         yield
         return
     with acquire_lock(folder, "training"):
-        for part in folder.glob(".*.tmp"):  # what a killed process was writing
-            part.unlink(missing_ok=True)
         yield
 
 

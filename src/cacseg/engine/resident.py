@@ -20,9 +20,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from cacseg.data import Sample, SegmentationData, TrainTransform
+from cacseg.data.sample import check_sample
 from cacseg.data.transforms import AMOUNTS, COINS, CORNERS, FLIP, HUE, LOOKED_AT, RATIO, TRIES
 from cacseg.engine.prefetch import batch_by_key, prefetch
-from cacseg.engine.stream import Batch, MicroBatches, Picture, check_sample, index_at, numbers_at
+from cacseg.engine.stream import Batch, MicroBatches, Picture, index_at, numbers_at
 
 READERS = 4  # threads that decode
 PICTURES = 8  # of one size that are validated together

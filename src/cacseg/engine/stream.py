@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from cacseg.data import Sample, SegmentationData
+from cacseg.data.sample import check_sample
 from cacseg.data.transforms import NUMBERS, Crop, Numbers
 
 # Two independent generators of one seed.
@@ -94,25 +95,6 @@ class ValidationPictures(Dataset[Picture]):
         sample = self.data.read(index)
         check_sample(self.data, index, sample)
         return Picture(self.transform(sample.image)[None], torch.from_numpy(sample.labels)[None])
-
-
-def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
-    """Labels have the size of the image and hold classes or the ignore index; checking bytes takes microseconds."""
-    labels, count, ignored = sample.labels, len(data.class_names), data.ignore_index
-    name = f"{data.name}, {data.split}: {data.image_name(index)}"
-    if labels.shape != sample.image.shape[:2]:
-        raise ValueError(
-            f"image and labels must have one size; got {sample.image.shape[:2]} and {labels.shape} ({name}). "
-            "`cacseg data check` finds all such pairs."
-        )
-    if int(labels.max(initial=0)) < count:
-        return
-    wrong = sorted(set(np.unique(labels[labels >= count]).tolist()) - {ignored})
-    if wrong:
-        raise ValueError(
-            f"labels must be in [0, {count}) or the ignore index {ignored}; got {', '.join(map(str, wrong[:5]))} "
-            f"({name}). Is the ignore index, or the list of classes, that of another data set?"
-        )
 
 
 class MicroBatches(Sampler[list[int]]):

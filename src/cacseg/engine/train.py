@@ -17,8 +17,7 @@ import torch
 from torch import nn
 
 from cacseg.engine._lightning import Callback, Logger, MisconfigurationException, TensorBoardLogger, Trainer
-from cacseg.engine.atomic import read_checkpoint
-from cacseg.engine.checkpoints import LAST, AtomicFiles, Averaging, Checkpoints, checkpoint_bytes
+from cacseg.engine.checkpoints import LAST, AtomicFiles, Averaging, Checkpoints, checkpoint_bytes, read_checkpoint
 from cacseg.engine.dryrun import DryRun
 from cacseg.engine.interrupt import Interrupt
 from cacseg.engine.loaders import Loaders

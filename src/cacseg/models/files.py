@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
 import warnings
@@ -18,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from cacseg._files import write_atomically
+from cacseg._files import write_file
 
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
 # placeholders; whatever else a pickle asks for is refused.
@@ -69,22 +68,8 @@ def write_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """A safetensors file, whole or not at all: what was at `path` stays where writing fails."""
-    path = Path(path)
-    check_target(path, overwrite)
     content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
-    write_atomically(path, content)
-
-
-def check_target(path: Path, overwrite: bool) -> None:
-    """A file can be written there; asked before the work whose result it will hold."""
-    if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {path.parent} does not exist. Create it first.")
-    if not os.access(path.parent, os.W_OK):
-        raise PermissionError(f"the folder {path.parent} cannot be written to. Choose another.")
+    write_file(path, content, overwrite=overwrite, flush=True)
 
 
 def list_names(names: list[str], most: int = 5) -> str:

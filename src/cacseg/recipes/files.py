@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cacseg._files import write_file
 from cacseg._version import __version__
-from cacseg.engine.atomic import write_run_file
 from cacseg.models.description import keep_preset, preset_values
 from cacseg.recipes.config import Config, change, flat, validated
 
@@ -57,7 +57,7 @@ def write_config(folder: Path, recipe: str, config: Config, model_arguments: Map
         "model_arguments": dict(model_arguments),
         "preset_values": preset_values(model_arguments),
     }
-    write_run_file(folder / CONFIG, (json.dumps(content, indent=2) + "\n").encode())
+    write_file(folder / CONFIG, json.dumps(content, indent=2) + "\n", flush=True)
 
 
 def read_config(path: str | Path) -> SavedConfig:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +9,18 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
+from cacseg._files import to_csv
 from cacseg.engine.evaluate import Evaluation
 from cacseg.metrics import Scores, tally
 
-TITLES = {"mean_iou": "mIoU", "mean_accuracy": "mean accuracy", "pixel_accuracy": "pixel accuracy"}
+TITLES = {
+    "mean_iou": "mIoU",
+    "mean_dice": "mean Dice",
+    "mean_boundary_iou": "boundary mIoU",
+    "mean_accuracy": "mean accuracy",
+    "pixel_accuracy": "pixel accuracy",
+}
+CLASS_SCORES = ("iou", "dice", "boundary_iou", "accuracy")
 
 
 def percent(value: float) -> str:
@@ -23,25 +29,23 @@ def percent(value: float) -> str:
 
 
 def summary_table(results: Mapping[str, Scores], title: str = "") -> Table:
-    """A row for each named result: mIoU, mean accuracy, pixel accuracy."""
+    """A row for each named result: mIoU, Dice, accuracies; boundary mIoU where it was counted."""
+    header, rows = _summary(results)
     table = Table(title=escape(title) or None)
-    table.add_column("")
-    for name in TITLES.values():
-        table.add_column(name, justify="right", no_wrap=True)
-    for name, found in results.items():
-        table.add_row(escape(name), *(percent(getattr(found, key)) for key in TITLES))
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place else "left", no_wrap=place > 0)
+    for name, *cells in rows:
+        table.add_row(escape(name), *cells)
     return table
 
 
 def class_table(evaluation: Evaluation) -> Table:
-    """A row for each class: its share of the labelled pixels, its IoU by each output, and its accuracy."""
-    table = Table(title="IoU of each class")
-    table.add_column("class")
-    table.add_column("pixels %", justify="right")
-    for name in evaluation.counts:
-        table.add_column(name, justify="right")
-    table.add_column(f"accuracy\n({evaluation.output})", justify="right")
-    for name, *cells in _class_cells(evaluation):
+    """A row for each class: its share of the labelled pixels, its IoU by each output, and its other scores."""
+    header, rows = _classes(evaluation)
+    table = Table(title="Scores of each class")
+    for place, name in enumerate(header):
+        table.add_column(name, justify="right" if place else "left")
+    for name, *cells in rows:
         table.add_row(escape(name), *cells)  # a class may be called "car [parked]"
     return table
 
@@ -49,11 +53,9 @@ def class_table(evaluation: Evaluation) -> Table:
 def markdown(evaluation: Evaluation, title: str) -> str:
     """The summary and the classes as a page of Markdown."""
     lines = [f"# {title}", "", f"{len(evaluation.images)} images. Percent; '-' where a class does not occur.", ""]
-    rows = [[name, *(percent(getattr(evaluation.scores(name), key)) for key in TITLES)] for name in evaluation.counts]
-    lines += _markdown_table(["", *TITLES.values()], rows)
+    lines += _markdown_table(*_summary({name: evaluation.scores(name) for name in evaluation.counts}))
     lines += ["", "## Classes", ""]
-    header = ["class", "pixels", *(f"IoU {name}" for name in evaluation.counts), f"accuracy {evaluation.output}"]
-    lines += _markdown_table(header, _class_cells(evaluation))
+    lines += _markdown_table(*_classes(evaluation))
     return "\n".join(lines) + "\n"
 
 
@@ -67,8 +69,7 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
             "classes": [
                 {
                     "name": class_name,
-                    "iou": _number(found.iou[k].item()),
-                    "accuracy": _number(found.accuracy[k].item()),
+                    **{key: _number(getattr(found, key)[k].item()) for key in CLASS_SCORES},
                     "labelled_pixels": int(sums.labelled[k]),
                     "predicted_pixels": int(sums.predicted[k]),
                 }
@@ -98,7 +99,7 @@ def image_csv(evaluation: Evaluation) -> str:
         )
     header = ["index", "image", "width", "height", "labelled_pixels"]
     header += [f"mean_iou_{name}" for name in names] + [f"pixel_accuracy_{name}" for name in names]
-    return to_csv(header, rows)
+    return to_csv([header, *rows])
 
 
 def class_csv(evaluation: Evaluation) -> str:
@@ -106,45 +107,44 @@ def class_csv(evaluation: Evaluation) -> str:
     names = list(evaluation.counts)
     found = [evaluation.scores(name) for name in names]
     labelled = tally(evaluation.counts[names[0]]).labelled.tolist()
-    rows = []
-    for k, name in enumerate(evaluation.class_names):
-        iou, accuracy = (
-            [_text(values[k].item()) for values in kind] for kind in zip(*(one[:2] for one in found), strict=True)
-        )
-        rows.append([k, name, labelled[k], *iou, *accuracy])
-    header = ["index", "class", "labelled_pixels"]
-    return to_csv(header + [f"iou_{name}" for name in names] + [f"accuracy_{name}" for name in names], rows)
+    columns = {
+        f"{key}_{name}": getattr(one, key) for key in CLASS_SCORES for name, one in zip(names, found, strict=True)
+    }
+    header = ["index", "class", "labelled_pixels", *columns]
+    rows = [
+        [k, name, labelled[k], *(_text(values[k].item()) for values in columns.values())]
+        for k, name in enumerate(evaluation.class_names)
+    ]
+    return to_csv([header, *rows])
 
 
 def confusion_csv(evaluation: Evaluation, output: str) -> str:
     """The counts: a row for each label, a column for each prediction."""
     rows = zip(evaluation.class_names, evaluation.counts[output].tolist(), strict=True)
-    return to_csv(["labelled \\ predicted", *evaluation.class_names], [[name, *counts] for name, counts in rows])
+    header = ["labelled \\ predicted", *evaluation.class_names]
+    return to_csv([header, *([name, *counts] for name, counts in rows)])
 
 
-def to_csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Comma-separated, quoted where need be, one line each."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
+def _summary(results: Mapping[str, Scores]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows. A score that no result has, such as one that was not counted, is left out."""
+    keys = [key for key in TITLES if not all(math.isnan(getattr(found, key)) for found in results.values())]
+    rows = [[name, *(percent(getattr(found, key)) for key in keys)] for name, found in results.items()]
+    return ["", *(TITLES[key] for key in keys)], rows
 
 
-def _class_cells(evaluation: Evaluation) -> list[list[str]]:
-    found = {name: evaluation.scores(name) for name in evaluation.counts}
-    labelled = tally(evaluation.counts[evaluation.output]).labelled.double()
-    shares = (labelled / labelled.sum()).tolist()
-    accuracy = found[evaluation.output].accuracy
-    return [
-        [
-            name,
-            f"{100 * shares[k]:.2f}",
-            *(percent(one.iou[k].item()) for one in found.values()),
-            percent(accuracy[k].item()),
-        ]
-        for k, name in enumerate(evaluation.class_names)
-    ]
+def _classes(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: class, share of pixels, IoU of each output, and the other scores of the model's own output."""
+    own, output = evaluation.scores(), evaluation.output
+    labelled = tally(evaluation.counts[output]).labelled.double()
+    shares = [f"{100 * share:.2f}" for share in (labelled / labelled.sum()).tolist()]
+    columns = {f"IoU {name}": evaluation.scores(name).iou for name in evaluation.counts}
+    columns |= {f"Dice {output}": own.dice}
+    if evaluation.boundaries:
+        columns |= {f"boundary IoU {output}": own.boundary_iou}
+    columns |= {f"accuracy {output}": own.accuracy}
+    cells = [[percent(value) for value in values.tolist()] for values in columns.values()]
+    rows = zip(evaluation.class_names, shares, *cells, strict=True)
+    return ["class", "pixels", *columns], [list(row) for row in rows]
 
 
 def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cacseg._files import acquire_lock, make_folder
 from cacseg.data import SegmentationData
-from cacseg.engine.files import acquire_lock, make_folder
 from cacseg.study.classes import write_classes
 from cacseg.study.plan import Job
 from cacseg.study.pool import Failed, Finished, Message, Report, Saving, run_jobs

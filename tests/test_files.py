@@ -1,0 +1,72 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cacseg._files import LOCK, acquire_lock, check_target, make_folder, open_folder, to_csv, write_file
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "a/b.txt"
+    write_file(path, "one")
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    for call, flush in (("replace", False), ("fsync", True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, call, full)
+            with pytest.raises(
+                OSError, match=r"b.txt could not be written, 5 bytes \(No space left.*is whole \(3 bytes"
+            ):
+                write_file(path, b"three", flush=flush)
+            with pytest.raises(OSError, match=r"c.txt could not be written, 1 bytes .*there was none yet"):
+                write_file(tmp_path / "a/c.txt", "1", flush=flush)
+    assert [one.name for one in (tmp_path / "a").iterdir()] == ["b.txt"]
+    assert path.read_text() == "one"
+    write_file(path, memoryview(b"two"), flush=True)
+    assert path.read_text() == "two"
+
+
+def test_text_keeps_the_bytes_of_file_names(tmp_path):
+    write_file(tmp_path / "a", "\u00fc" + os.fsdecode(b"\xff"))
+    assert (tmp_path / "a").read_bytes() == b"\xc3\xbc\xff"
+
+
+def test_targets(tmp_path):
+    path = tmp_path / "new/a.txt"
+    write_file(path, "1", overwrite=False)
+    with pytest.raises(FileExistsError, match=r"a.txt exists already"):
+        write_file(path, "2", overwrite=False)
+    with pytest.raises(IsADirectoryError, match=r"new is a folder"):
+        check_target(tmp_path / "new", overwrite=True)
+    with pytest.raises(NotADirectoryError, match=r"a.txt is a file"):
+        write_file(path / "b.txt", "1")
+    with pytest.raises(OSError, match="cannot be made"):
+        make_folder(path / "b" / "c")
+
+
+def test_a_folder_that_holds_files_is_kept(tmp_path):
+    open_folder(tmp_path / "new/deep", overwrite=False)
+    (tmp_path / "new/a").touch()
+    with pytest.raises(FileExistsError, match="new holds files already"):
+        open_folder(tmp_path / "new", overwrite=False)
+    open_folder(tmp_path / "new", overwrite=True)
+    assert (tmp_path / "new/a").exists()
+
+
+def test_a_locked_folder_is_one_process_alone(tmp_path):
+    (tmp_path / "inner").mkdir()
+    for name in (".12.345.tmp", "inner/.12.345.tmp", ".mine.tmp", "a"):
+        (tmp_path / name).touch()
+    code = "import sys, pathlib; from cacseg._files import acquire_lock as a; a(pathlib.Path(sys.argv[1]), 'testing')"
+    with acquire_lock(tmp_path, "testing"):
+        other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert f"another process is testing in {tmp_path}" in other.stderr
+    assert sorted(one.name for one in tmp_path.rglob("*")) == sorted([LOCK, ".mine.tmp", "a", "inner"])
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+
+
+def test_csv_quotes_where_needed():
+    assert to_csv([("name", "value"), ("a, b", 1), ('say "x"', 2)]) == 'name,value\n"a, b",1\n"say ""x""",2\n'
