@@ -1,10 +1,13 @@
-"""metrics.csv."""
+"""metrics.csv, and what is reported."""
 
+import re
 import resource
+from types import SimpleNamespace
 
 import pytest
+import torch
 
-from cacseg.engine.log import CsvLog
+from cacseg.engine.log import CsvLog, Log
 
 
 def test_rows_are_on_disk_at_once_and_new_columns_widen_the_file(tmp_path):
@@ -43,3 +46,36 @@ def test_a_step_that_was_cut_short_is_not_taken_for_an_earlier_one(tmp_path):
     path.write_text("step,loss\r\n11,3.0\r\n1")  # of 12
     CsvLog(path, keep_steps=11)
     assert path.read_text().splitlines() == ["step,loss", "11,3.0"]
+
+
+def logged(steps, every, totals, lines, monkeypatch, seconds_a_step=1.0):
+    """What a log reports of a run with these total losses."""
+    now, said = [0.0], []
+    monkeypatch.setattr("cacseg.engine.log.time.monotonic", lambda: now[0])
+    log = Log(said.append, steps, every, lines=lines)
+    optimiser = SimpleNamespace(param_groups=[{"initial_lr": 0.1}])
+    strategy = SimpleNamespace(reduce=lambda value, reduce_op: value)
+    trainer = SimpleNamespace(global_step=0, strategy=strategy, optimizers=[optimiser], loggers=[])
+    task = SimpleNamespace(rate_at=lambda step: 1.0)
+    log.on_train_start(trainer, task)
+    for step, total in enumerate(totals, 1):
+        now[0] += seconds_a_step
+        trainer.global_step = step
+        log.on_train_batch_end(trainer, task, {"terms": {"total": torch.tensor(total)}}, None, 0)
+    return said
+
+
+def test_without_a_bar_there_is_a_line_of_losses_and_one_every_half_minute(monkeypatch):
+    said = logged(100, 50, [1.0] * 100, True, monkeypatch)
+    steps = [int(re.match(r"step (\d+)/100", line)[1]) for line in said]
+    assert steps == [31, 50, 81, 100]  # 30 seconds after the start, at log_every, 30 seconds after that, and at the end
+    assert re.search(r"loss total 1\.000, rate 0\.1 \(1\.00 steps/s, 0:00:50 left\)", said[1])
+    assert logged(100, 50, [1.0] * 100, False, monkeypatch) == []
+
+
+def test_a_loss_that_grows_is_reported_once_with_a_remedy(monkeypatch):
+    falling = [2.0 * 0.9**step for step in range(20)]
+    assert logged(60, 1, [*falling, *([0.5] * 40)], False, monkeypatch) == []
+    (line,) = logged(60, 1, [*falling, *(0.3 * 1.2**step for step in range(40))], False, monkeypatch)
+    assert "optimiser.rate" in line
+    assert "optimiser.clip" in line

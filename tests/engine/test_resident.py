@@ -138,7 +138,7 @@ def test_wrong_labels_are_found_when_data_are_loaded():
 
 def losses(folder):
     with (folder / "metrics.csv").open(newline="") as file:
-        return [row for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
 
 
 def test_a_resident_run_is_that_of_the_workers(tmp_path):

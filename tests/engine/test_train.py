@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,10 @@ import torch
 import cacseg
 from cacseg.data import Sample, TrainTransform
 from cacseg.engine.checkpoints import read_checkpoint
+from cacseg.engine.evaluate import evaluate
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
 from cacseg.engine.task import SegmentationTask
-from engine_runs import Stripes, crop_32, run, small_loaders, small_model, small_task
+from engine_runs import CLASSES, Stripes, crop_32, run, small_loaders, small_model, small_task
 
 
 def test_a_run_learns_and_leaves_its_files(tmp_path):
@@ -365,3 +367,61 @@ def test_each_run_is_a_run_of_wandbs_own(tmp_path, monkeypatch):
 
 def test_fewer_steps_than_an_interval_still_validate(tmp_path):
     assert run(tmp_path / "run", 1, validate_every=50).best_step == 1
+
+
+def test_every_validation_scores_all_outputs_on_both_splits(tmp_path):
+    """By the sums that `cacseg eval` makes; the sample of training images is always the same."""
+    loaders = small_loaders(scored_train_images=4)
+    assert loaders.sample == [0, 3, 6, 9]
+    model = small_model(output_stride=8)
+    model.class_names = list(CLASSES)
+    run(tmp_path / "run", 2, loaders=loaders, model=model, validate_every=1)
+    found = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert (found["step"], found["steps"], found["finished"], found["output"]) == (2, 2, True, "context")
+    assert found["class_names"] == list(CLASSES)
+    assert found["best"]["step"] in (1, 2)
+    model = cacseg.load(tmp_path / "run" / "last.safetensors")
+    for name, data in (("val", loaders.validation), ("train", Part(loaders.sample))):
+        evaluation = evaluate(model, data, oracle=True, boundaries=False)
+        split = found["splits"][name]
+        assert split["images"] == len(data)
+        assert split["labelled_pixels"] == evaluation.counts["plain"].sum(1).tolist()
+        for output in ("plain", "context", "oracle"):
+            expected = evaluation.scores(output)
+            assert split["outputs"][output]["mean_iou"] == pytest.approx(expected.mean_iou, abs=1e-12)
+            assert split["outputs"][output]["iou"] == pytest.approx(expected.iou.tolist(), abs=1e-12)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    for split in ("val", "train"):
+        for output in ("plain", "context", "oracle"):
+            value = found["splits"][split]["outputs"][output]["mean_iou"]
+            assert float(last[f"{split}/{output}_mean_iou"]) == value
+
+
+class Part(Stripes):
+    """Some of the training images."""
+
+    def __init__(self, indices):
+        super().__init__()
+        self.indices = indices
+
+    def __len__(self):
+        return len(self.indices)
+
+    def read(self, index):
+        return super().read(self.indices[index])
+
+
+def test_a_run_without_progress_stops_and_is_finished(tmp_path, monkeypatch):
+    """Scores that never rise: the first validation is the best, and two more are waited for."""
+    monkeypatch.setattr(SegmentationTask, "mean_iou", property(lambda task: 0.5))
+    said, options = [], {"patience": 2, "validate_every": 2, "save_every": 100}
+    result = run(tmp_path / "run", 30, report=said.append, **options)
+    assert (result.step, result.best_step) == (6, 2)
+    assert any("training.patience" in line for line in said)
+    found = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert (found["step"], found["finished"]) == (6, True)
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file) if row["val/mean_iou"]] == ["2", "4", "6"]
+    assert run(tmp_path / "run", 30, resume=True, **options).step == 6
+    assert run(tmp_path / "run", 30, resume=True, **{**options, "patience": 3}).step == 8

@@ -81,9 +81,9 @@ class ModelConfig(Section):
     """A weight in every cross-entropy for each class; none: all 1."""
     label_smoothing: Share = 0.0
     """Of every cross-entropy, a share."""
-    classifier_arguments: dict[str, Any] = Field({})
+    classifier_arguments: dict[str, Any] = Field(default={})
     """Further arguments of ContextAwareClassifier: model.classifier_arguments.NAME=VALUE."""
-    loss_arguments: dict[str, Any] = Field({})
+    loss_arguments: dict[str, Any] = Field(default={})
     """Further arguments of ContextLoss: model.loss_arguments.NAME=VALUE."""
 
 
