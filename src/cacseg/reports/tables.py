@@ -50,10 +50,10 @@ def markdown(evaluation: Evaluation, title: str) -> str:
     """The summary and the classes as a page of Markdown."""
     lines = [f"# {title}", "", f"{len(evaluation.images)} images. Percent; '-' where a class does not occur.", ""]
     rows = [[name, *(percent(getattr(evaluation.scores(name), key)) for key in TITLES)] for name in evaluation.counts]
-    lines += _markdown_table(["", *TITLES.values()], rows)
+    lines += markdown_table(["", *TITLES.values()], rows)
     lines += ["", "## Classes", ""]
     header = ["class", "pixels", *(f"IoU {name}" for name in evaluation.counts), f"accuracy {evaluation.output}"]
-    lines += _markdown_table(header, _class_cells(evaluation))
+    lines += markdown_table(header, _class_cells(evaluation))
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +147,7 @@ def _class_cells(evaluation: Evaluation) -> list[list[str]]:
     ]
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     ruler = ["---", *["---:"] * (len(header) - 1)]
     return ["| " + " | ".join(row) + " |" for row in (cells[0], ruler, *cells[1:])]
