@@ -1,29 +1,30 @@
 """`cacseg demo`, with next to no training and few scenes: that everything is there, not that it has learnt."""
 
 import csv
-import subprocess
-import sys
 
-import pytest
 from PIL import Image
 
 import cacseg
-from cacseg.cli.demo import _check, _last_step, _unused_path
+import compare_runs
+from cacseg.cli.demo import _unused_path
 from cacseg.data import synthetic
+from cacseg.recipes import pool
 from command_line import run
 
 
 def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool, "train_run", compare_runs.train_and_score)
     done = run("demo", "--steps", 2, "--images", 3, "--seed", 5, capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     assert "3 scenes never trained on, 2 steps, seed 5" in done.out
     folder = tmp_path / "runs/demo"
     found = {}
     for kind, outputs in (("plain", ["plain"]), ("context", ["plain", "context", "mean", "oracle"])):
-        model = cacseg.load(folder / kind / "last.safetensors")
+        of_kind = folder / "runs" / {"plain": "plain-2-5", "context": "tuned-2-5"}[kind]
+        model = cacseg.load(of_kind / "last.safetensors")
         assert model.arguments["classifier"] == kind
-        rows = list(csv.DictReader((folder / kind / "eval/classes.csv").read_text().splitlines()))
+        rows = list(csv.DictReader((of_kind / "eval/classes.csv").read_text().splitlines()))
         assert [row["class"] for row in rows] == list(synthetic.CLASSES)
         for output in outputs:
             values = [float(row[f"iou_{output}"]) for row in rows if row[f"iou_{output}"]]
@@ -34,7 +35,7 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
         assert f"{100 * value:.1f}" in line
     with Image.open(folder / "scenes.png") as sheet:
         assert sheet.size[0] > 600
-    assert "step 2/2: mIoU" in (folder / "context.log").read_text()
+    assert "step 2/2: mIoU" in (folder / "runs/tuned-2-5/train.log").read_text()
     refused = run("demo", "-o", folder, capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
     assert "holds files already" in refused.err
@@ -46,19 +47,3 @@ def test_another_run_gets_a_folder_of_its_own(tmp_path):
     assert _unused_path(tmp_path / "demo").name == "demo-2"
     (tmp_path / "demo-2").mkdir()
     assert _unused_path(tmp_path / "demo").name == "demo-3"
-
-
-def test_a_training_that_fails_is_told(tmp_path):
-    """With its own last words."""
-    command = [sys.executable, "-c", "raise SystemExit(2)"]
-    failed = subprocess.Popen(command)
-    failed.wait()
-    (tmp_path / "plain.log").write_text("starting\nerror: no space left\n")
-    with pytest.raises(OSError, match=r"the plain classifier failed: error: no space left \(all of it: .*plain.log\)"):
-        _check(failed, "plain", tmp_path / "plain.log")
-
-
-def test_steps_are_read_from_a_file_that_is_being_written(tmp_path):
-    assert _last_step(tmp_path / "metrics.csv") == 0
-    (tmp_path / "metrics.csv").write_text("step,loss\n10,0.5\n20,0.4\n")
-    assert _last_step(tmp_path / "metrics.csv") == 20

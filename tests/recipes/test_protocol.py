@@ -4,7 +4,6 @@ import pytest
 
 import data_trees
 from cacseg.recipes.config import change
-from cacseg.recipes.demo import demo
 from cacseg.recipes.files import write_config
 from cacseg.recipes.named import folder, synthetic
 from cacseg.recipes.protocol import data_of_run, data_to_evaluate
@@ -61,10 +60,3 @@ def test_a_run_on_generated_scenes_asks_for_the_name_of_other_data(tmp_path):
 def test_what_nothing_is_known_of(tmp_path):
     with pytest.raises(ValueError, match=r"nothing says what .* was trained on: give the data set with --data"):
         data_to_evaluate(tmp_path / "model.safetensors")
-
-
-def test_both_models_of_the_demo_differ_in_the_classifier_alone():
-    plain, context = (demo(kind, seed=3).model_dump() for kind in ("plain", "context"))
-    assert plain["model"].pop("classifier") == "plain"
-    assert context["model"].pop("classifier") == "context"
-    assert plain == context

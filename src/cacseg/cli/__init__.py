@@ -9,7 +9,9 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.ablate import ablate
 from cacseg.cli.bench import bench
+from cacseg.cli.compare import compare
 from cacseg.cli.data import data
 from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
@@ -46,6 +48,8 @@ def _root(
 app.command()(demo)
 app.command()(models)
 app.command()(train)
+app.command()(compare)
+app.command()(ablate)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)

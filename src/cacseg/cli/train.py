@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import messages, out, say, show, typer
+from cacseg.cli._options import open_recipe
 
 STOPPED = 130  # what a shell gives for Ctrl-C
 
@@ -69,8 +70,7 @@ def train(
     whatever the number of devices.
     """
     from cacseg.recipes.config import Config, change, parse_setting
-    from cacseg.recipes.files import read_config, read_recipe
-    from cacseg.recipes.named import RECIPES, find_recipe
+    from cacseg.recipes.files import read_config
 
     if list_recipes:
         _list(recipe or "")
@@ -88,10 +88,8 @@ def train(
                 "a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER."
             )
         name, config, _ = read_config(output)
-    elif recipe not in RECIPES and (recipe.endswith(".json") or Path(recipe).is_dir()):
-        name, config = read_recipe(recipe)
     else:
-        name, config = recipe, find_recipe(recipe)
+        name, config = open_recipe(recipe)
     config = change(config, changes)
     if list_settings:
         _list_settings(config)

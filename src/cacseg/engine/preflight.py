@@ -14,8 +14,9 @@ from cacseg.data.label_map import MASK_HINT
 from cacseg.engine._lightning import is_first_process
 from cacseg.models import SegmentationModel
 
-# What a run that was refused before its first step may leave; the event files are empty then.
-BEFORE_A_RUN = frozenset({".lock", "tensorboard"})
+# What a run that was refused before its first step may leave; the event files are empty then, and the log is of a run
+# in a process of its own.
+BEFORE_A_RUN = frozenset({".lock", "tensorboard", "train.log"})
 
 
 def check_folder(folder: Path, *, resume: bool) -> None:

@@ -27,8 +27,9 @@ from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.dilation import untrained_taps
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
-from cacseg.recipes.config import Config, DataConfig, ModelConfig, change
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
+from cacseg.variants import VARIANTS, Variant
 
 
 def run(
@@ -186,6 +187,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
     if model.weights is not None:
         stated = read_model_file(model.weights)[1]
     theirs, blocks = _dilation_of(stated, model), model.dilated_blocks
+    row = variant_of(model)
     made = create_model(
         model.name,
         len(data.class_names),
@@ -210,8 +212,8 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         pad_to_stride=model.pad_to_stride,
         mean=stated.get("mean") if model.mean is None else model.mean,
         std=stated.get("std") if model.std is None else model.std,
-        classifier_arguments=model.classifier_arguments,
-        loss_arguments=model.loss_arguments,
+        classifier_arguments={**row.classifier, **model.classifier_arguments},
+        loss_arguments={**row.loss, **model.loss_arguments},
     )
     if model.weights is not None:
         left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)
@@ -220,6 +222,21 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
                 report(f"{key} of {made.arguments[key]!r}, where the model of {model.weights} has {value!r}")
         report(f"weights of {model.weights}" + (f", but {len(left)} tensors of the classifiers" if left else ""))
     return made
+
+
+def variant_of(model: ModelConfig) -> Variant:
+    """The row of the paper's tables that model.variant names; without one a row that changes nothing."""
+    if model.variant is None:
+        return Variant("", 0.0)
+    if model.classifier == "plain":
+        raise ValueError(
+            f"model.variant must be none with model.classifier=plain; got {model.variant!r}. The rows of the fixed "
+            "classifier are variants of classifier=context too: loss_a, design_baseline."
+        )
+    if model.variant not in VARIANTS:
+        hint = suggest(model.variant, VARIANTS, f"There are {', '.join(VARIANTS)}.")
+        raise ValueError(f"model.variant: there is no row {model.variant!r} in the paper's tables. {hint}")
+    return VARIANTS[model.variant]
 
 
 def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:

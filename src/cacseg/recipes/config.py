@@ -43,6 +43,8 @@ class ModelConfig(Section):
     """Context-aware, or the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
     """Of the context-aware classifier and its losses, and of the auxiliary loss of either classifier."""
+    variant: str | None = None
+    """A row of the paper's ablation tables (`cacseg.variants`), e.g. design_d; none: the method of the preset."""
     overlap_weight: NotNegative | None = None
     """Of a soft-Jaccard loss beside the cross-entropy; none: the preset's, and 0 with a plain classifier."""
     weights: str | None = None

@@ -53,9 +53,9 @@ def class_table(evaluation: Evaluation) -> Table:
 def markdown(evaluation: Evaluation, title: str) -> str:
     """The summary and the classes as a page of Markdown."""
     lines = [f"# {title}", "", f"{len(evaluation.images)} images. Percent; '-' where a class does not occur.", ""]
-    lines += _markdown_table(*_summary({name: evaluation.scores(name) for name in evaluation.counts}))
+    lines += markdown_table(*_summary({name: evaluation.scores(name) for name in evaluation.counts}))
     lines += ["", "## Classes", ""]
-    lines += _markdown_table(*_classes(evaluation))
+    lines += markdown_table(*_classes(evaluation))
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +147,7 @@ def _classes(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
     return ["class", "pixels", *columns], [list(row) for row in rows]
 
 
-def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     ruler = ["---", *["---:"] * (len(header) - 1)]
     return ["| " + " | ".join(row) + " |" for row in (cells[0], ruler, *cells[1:])]

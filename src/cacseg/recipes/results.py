@@ -1,0 +1,104 @@
+"""The scores of comparisons as tidy tables, one row a score; folders made on several machines are joined."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from cacseg.recipes.compare import RUNS, SCORES, Settings, check_alike, is_finished, read_comparison, runs_of
+
+RUN = ("data", "model", "arm", "steps", "seed")
+MEASURES = ("mean_iou", "mean_accuracy", "pixel_accuracy")
+# In percent but for counts. What differs from one repetition to the next is in the last table alone.
+RESULTS = (*RUN, "output", "own", "split", "images", *MEASURES)
+CLASSES = (*RUN, "output", "own", "split", "class", "labelled", "iou")
+COSTS = (*RUN, "best_step", "best_mean_iou", "seconds", "peak_mib", "device")
+
+
+class Results(NamedTuple):
+    """Of all finished runs, in the order of the arms."""
+
+    results: pd.DataFrame  # a row for each output of each run on each split
+    classes: pd.DataFrame  # and for each class of these
+    costs: pd.DataFrame  # a row for each run
+    arms: list[str]  # the first is the baseline
+    unfinished: list[str]  # folders of runs that have begun
+
+
+def read_results(folders: Sequence[Path]) -> Results:
+    """What the runs in the folders of comparisons scored at their ends."""
+    arms: dict[tuple[str, str], dict[str, Settings]] = {}
+    runs: dict[tuple[str, str], list[Any]] = {}
+    names: dict[str, None] = {}
+    for folder in folders:
+        comparison = read_comparison(folder)
+        key = comparison.data, comparison.model
+        names |= dict.fromkeys(comparison.arms)
+        arms.setdefault(key, {}).update(comparison.arms)
+        runs.setdefault(key, []).extend((folder / RUNS / run.name, run) for run in runs_of(folder))
+    results: list[dict[str, Any]] = []
+    classes: list[dict[str, Any]] = []
+    costs: list[dict[str, Any]] = []
+    unfinished: list[str] = []
+    seen: dict[tuple[Any, ...], tuple[Path, Any]] = {}
+    labels: dict[tuple[Any, ...], tuple[Path, Any]] = {}
+    for key, found in runs.items():
+        check_alike(found, arms[key])
+        for path, run in found:
+            if not is_finished(path):
+                unfinished.append(str(path))
+                continue
+            scores = json.loads((path / SCORES).read_text())
+            about = dict(zip(RUN, (*key, run.arm, run.steps, run.seed), strict=True))
+            if (same := tuple(about.values())) in seen:
+                if seen[same][1] != scores["splits"]:
+                    raise ValueError(f"{seen[same][0]} and {path} are the same run with other scores. Leave one out.")
+                continue
+            seen[same] = path, scores["splits"]
+            for split, of_split in scores["splits"].items():
+                if split == "val":
+                    data = [scores["class_names"], of_split["images"], of_split["labelled_pixels"]]
+                    first, before = labels.setdefault(key[:1], (path, data))
+                    if before != data:
+                        raise ValueError(f"{first} and {path} were scored on different images and cannot be compared.")
+                _add_split(results, classes, {**about, "split": split}, of_split, scores)
+            best = scores.get("best") or {}
+            costs.append({**about, **scores, "best_step": best.get("step"), "best_mean_iou": percent(best, "mean_iou")})
+    order = {name: place for place, name in enumerate(names)}
+    tables = (
+        pd.DataFrame(rows, columns=list(columns))
+        for rows, columns in ((results, RESULTS), (classes, CLASSES), (costs, COSTS))
+    )
+    by = ["data", "model", "steps", "arm", "seed"]
+    scored, of_classes, spent = (
+        table.sort_values(
+            by, key=lambda one: one.map(order) if one.name == "arm" else one, kind="stable", ignore_index=True
+        )
+        for table in tables
+    )
+    return Results(scored, of_classes, spent, [name for name in names if name in set(scored["arm"])], unfinished)
+
+
+def _add_split(
+    results: list[Any],
+    classes: list[Any],
+    about: Mapping[str, Any],
+    split: Mapping[str, Any],
+    scores: Mapping[str, Any],
+) -> None:
+    total = sum(split["labelled_pixels"]) or 1
+    for output, found in split["outputs"].items():
+        row = {**about, "output": output, "own": "yes" if output == scores["output"] else "no"}
+        results.append({**row, "images": split["images"], **{name: percent(found, name) for name in MEASURES}})
+        for name, labelled, iou in zip(scores["class_names"], split["labelled_pixels"], found["iou"], strict=True):
+            share = 100.0 * labelled / total
+            classes.append({**row, "class": name, "labelled": share, "iou": None if iou is None else 100.0 * iou})
+
+
+def percent(scores: Mapping[str, Any], name: str) -> float | None:
+    value = scores.get(name)
+    return None if value is None else 100.0 * value
