@@ -16,6 +16,13 @@ from cacseg.kernels import cdiv
 
 
 @triton.jit
+def inverse_of(norm):
+    """1 / |v|; 0 for a vector so short that it counts as zero and gives cosine 0 with gradient 0."""
+    zero: tl.constexpr = 1e-12
+    return tl.where(norm > zero, 1.0 / tl.maximum(norm, zero), 0.0)
+
+
+@triton.jit
 def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
@@ -26,10 +33,7 @@ def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D
         mask = (channel < d)[:, None] & (place < length)[None, :]
         one = tl.load(pointer + channel.to(tl.int64)[:, None] * values_d, mask=mask, other=0.0).to(tl.float32)
         squares += one * one
-    norm = tl.sqrt_rn(tl.sum(squares, axis=0))
-    zero: tl.constexpr = 1e-12  # below this length a vector counts as zero and gives cosine 0 with gradient 0
-    inverse = tl.where(norm > zero, 1.0 / tl.maximum(norm, zero), 0.0)
-    tl.store(out + batch * length + place, inverse, mask=place < length)
+    tl.store(out + batch * length + place, inverse_of(tl.sqrt_rn(tl.sum(squares, axis=0))), mask=place < length)
 
 
 @triton.jit
