@@ -8,7 +8,6 @@ its end. Dropout of channels before the plain classifier is a weight of each ima
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -141,20 +140,19 @@ def _weight_gradient(
     tl.store(out + k * d + channel, total.to(out.dtype.element_ty), mask=known)
 
 
-def _branches(projectors: list[Projector], cut: int) -> Iterator[tuple[Projector, slice]]:
-    """Each projector with its rows: those of the images' own classifiers end at `cut`, those of the oracle follow."""
-    return zip(projectors, (slice(cut), slice(cut, None)), strict=False)
-
-
 def _project(projectors: list[Projector], concatenated: Tensor, cut: int) -> tuple[Tensor, Tensor]:
-    """Hidden units [rows, hidden] and rows [rows, d] of concatenated prototypes and weights [rows, 2d]."""
+    """Hidden units [rows, hidden] and rows [rows, d] of concatenated prototypes and weights [rows, 2d].
+
+    The rows of the images' own classifiers end at `cut`; those of the oracle, no more of them, follow.
+    """
     count, (d, width) = concatenated.shape[0], projectors[0].second.shape
     hidden, rows = concatenated.new_empty(count, width), concatenated.new_empty(count, d)
-    for projector, own in _branches(projectors, cut):
-        torch.mm(concatenated[own], projector.first.T, out=hidden[own])
+    units = hidden.split(cut)
+    for projector, given, out in zip(projectors, concatenated.split(cut), units, strict=True):
+        torch.mm(given, projector.first.T, out=out)
     hidden.relu_()
-    for projector, own in _branches(projectors, cut):
-        torch.addmm(projector.bias, hidden[own], projector.second.T, out=rows[own])
+    for projector, given, out in zip(projectors, units, rows.split(cut), strict=True):
+        torch.addmm(projector.bias, given, projector.second.T, out=out)
     return hidden, rows
 
 
@@ -163,13 +161,14 @@ def _project_backward(
 ) -> tuple[Tensor, list[Tensor]]:
     """The gradient of the concatenated prototypes and weights, and those of the projectors."""
     of_hidden, of_concatenated, of_projectors = torch.empty_like(hidden), torch.empty_like(concatenated), []
-    for projector, own in _branches(projectors, cut):
-        torch.mm(of_rows[own], projector.second, out=of_hidden[own])
+    of_parts = of_rows.split(cut)
+    for projector, of_part, out in zip(projectors, of_parts, of_hidden.split(cut), strict=True):
+        torch.mm(of_part, projector.second, out=out)
     of_hidden = torch.ops.aten.threshold_backward(of_hidden, hidden, 0.0)
-    for projector, own in _branches(projectors, cut):
-        torch.mm(of_hidden[own], projector.first, out=of_concatenated[own])
-        of_first, of_second = torch.mm(of_hidden[own].T, concatenated[own]), torch.mm(of_rows[own].T, hidden[own])
-        of_projectors += [of_first, of_second, of_rows[own].sum(0)]
+    branches = (of_parts, of_hidden.split(cut), concatenated.split(cut), hidden.split(cut), of_concatenated.split(cut))
+    for projector, of_part, of_units, given, units, out in zip(projectors, *branches, strict=True):
+        torch.mm(of_units, projector.first, out=out)
+        of_projectors += [torch.mm(of_units.T, given), torch.mm(of_part.T, units), of_part.sum(0)]
     return of_concatenated, of_projectors
 
 

@@ -137,12 +137,13 @@ def _fake_backward(
     return [of_features, torch.empty_like(weight), *of_bias, *(torch.empty_like(one) for one in used)]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> int:
     features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _, ctx.residual, _ = inputs
     ctx.with_bias = bias is not None
     ctx.with_oracle = projectors[3] is not None and labels is not None
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(features, weight, channel_scale, labels, *projectors[: 6 if ctx.with_oracle else 3], *output)
+    return SCORES + ctx.with_oracle
 
 
 def _gradients(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:

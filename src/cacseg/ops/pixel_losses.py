@@ -143,7 +143,7 @@ def _distil(
     check_choice("scope", scope, SCOPES)
     check_logits(context, oracle)
     check_labels(labels, context, context.shape[1], ignore_index)
-    distilled, overlapped, *_ = fused_pixel_losses(
+    losses = fused_pixel_losses(
         context,
         oracle.detach().to(context.dtype),
         labels_for_kernels(labels, context.shape[2:], context.shape[1], ignore_index),
@@ -153,7 +153,7 @@ def _distil(
         scope == "batch",
         overlap,
     )
-    return distilled, overlapped
+    return losses[0], losses[1]
 
 
 def _forward(
@@ -217,10 +217,11 @@ def _as_rows(fitted: Tensor) -> Tensor:
     return fitted[None].contiguous() if fitted.ndim == 1 else fitted.flatten(1).contiguous()
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> int:
     ctx.soft_target_weight, ctx.overlap = inputs[3], inputs[7]
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*inputs[:3], *output[2:])
+    return 2
 
 
 def _gradients(run: Any, ctx: Any, of_distillation: Any, of_overlap: Any, *others: Any) -> tuple[Any, ...]:
