@@ -326,6 +326,21 @@ def test_a_whole_step_of_binary_segmentation(monkeypatch):
     compare_whole_steps(monkeypatch, classifier, draw(2, 20, 3, 4), torch.float32)
 
 
+@pytest.mark.usefixtures("kernels_by_default")
+def test_features_of_any_layout():
+    """Channels last, and a part of a larger tensor: the gradient comes in a layout of its own."""
+    classifier = cacseg.ContextAwareClassifier(20, 7, zero_start=False).to(DEVICE)
+    features, labels = draw(2, 20, 3, 4), draw_labels(7, 2, 9, 12)
+    last = features.contiguous(memory_format=torch.channels_last)
+    part = torch.cat([features, features], dim=1)[:, :20]
+    found = []
+    for one in (features, last, part):
+        leaf = one.detach().requires_grad_()
+        loss = cacseg.ContextLoss()(classifier(leaf, labels), labels)["total"]
+        found.append((loss, *torch.autograd.grad(loss, [leaf, classifier.weight])))
+    torch.testing.assert_close(found[1:], [found[0]] * 2)
+
+
 def compare_whole_steps(monkeypatch, classifier, features, dtype, allowance=0.0):
     """Ours is as near to the truth as plain torch at the same precision, and gives the same bits again."""
     from cacseg.ops import _choice

@@ -80,7 +80,7 @@ def _finish_rows(rows, weight, inverse_norms, n, d, RESIDUAL: tl.constexpr, BLOC
         value = (value.to(tl.float32) + fixed.to(tl.float32)).to(rows.dtype.element_ty)
         tl.store(rows + row * d + channel, value, mask=known)
     value = value.to(tl.float32)
-    tl.store(inverse_norms + row, inverse_of(tl.sqrt_rn(tl.sum(value * value))))
+    tl.store(inverse_norms + row, inverse_of(tl.sum(value * value)))
 
 
 @triton.jit
@@ -194,7 +194,7 @@ def forward(
     (b, d, length), n = features.shape, weight.shape[0]
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
     plain, pixels = product(fixed, features, bias=bias, dtype=features.dtype), features.transpose(1, 2)
-    of_pixels, totals = prototypes.shares_of(plain, epsilon)
+    of_pixels, totals, inverse_pixels = prototypes.shares_of(plain, features, epsilon)
     parts = long_product(plain, pixels, softmax=(totals, of_pixels), wide_range=True)
     groups, outputs, oracle_parts = b, [plain, torch.empty_like(plain)], None
     if labels is not None:
@@ -207,7 +207,7 @@ def forward(
         BATCH=over_batch, BLOCK=block, BLOCK_L=4096,
     )  # fmt: skip
     hidden, rows = _project(projectors, concatenated, b * n)
-    inverse_pixels, inverse_rows = cosine.inverse_norms(features), totals.new_empty(groups, n)
+    inverse_rows = totals.new_empty(groups, n)
     _finish_rows[(n, groups)](rows, weight, inverse_rows, n, d, RESIDUAL=residual, BLOCK=block)
     rows = rows.view(groups, n, d)  # of the images, then of the oracle
     product(
