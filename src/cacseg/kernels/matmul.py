@@ -141,7 +141,8 @@ def product(
     add up.
     """
     (b, k, n), m = right.shape, one_hot or left.shape[1]
-    out = torch.empty(splits, b, m, n, dtype=dtype, device=left.device) if out is None else out[None]
+    if out is None:
+        out = torch.empty((splits, b, m, n)[splits == 1 :], dtype=dtype, device=left.device)
     source = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
     if right.dtype == torch.float32:
         kind = "right_in_three" if one_hot else "float32"
@@ -160,10 +161,10 @@ def product(
         left, right, out, second, log_row, log_inner, bias, row_scale, column_scale, other, factor,
         table, share, labels,
         m, n, k, scale, left.shape[0], b, tables, table_row, classes,
-        *left.stride(), *right.stride(), *out.stride()[1:],
+        *left.stride(), *right.stride(), *out.stride()[-3:],
         LEFT=source, KIND=kind, PRECISION=FLOAT32, BLOCK_M=BLOCK_M, BLOCK_N=columns, BLOCK_K=inner,
     )  # fmt: skip
-    return out if splits > 1 else out[0]
+    return out
 
 
 def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
