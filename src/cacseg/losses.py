@@ -113,22 +113,21 @@ class ContextLoss(nn.Module):
         options = self._check(outputs, labels)
         losses = self._cross_entropies(outputs, labels, options)
         weights = {**self.weights}
-        if weights["distillation"] > 0.0 and outputs.oracle is not None:
-            sources = {"oracle": outputs.oracle, "context": outputs.context, "plain": outputs.plain}
-            losses["distillation"] = ops.distillation(
-                outputs.context,
-                outputs.oracle,
-                outputs.labels,
-                self.distillation,
-                entropy_logits=sources[self.entropy_source],
-                scope=options.distillation_scope,
-                soft_target_weight=options.soft_target_weight,
-                ignore_index=-1,
-                offsets=outputs.offsets,
-            )
         if options.overlap_weight > 0.0:
             weights["overlap"] = options.overlap_weight
-            losses["overlap"] = ops.overlap_loss(outputs.context, outputs.labels, ignore_index=-1)
+        sources = {"oracle": outputs.oracle, "context": outputs.context, "plain": outputs.plain}
+        losses |= ops.pixel_losses(
+            outputs.context,
+            outputs.oracle if weights["distillation"] > 0.0 else None,
+            outputs.labels,
+            self.distillation,
+            overlap="overlap" in weights,
+            entropy_logits=sources[self.entropy_source],
+            scope=options.distillation_scope,
+            soft_target_weight=options.soft_target_weight,
+            ignore_index=-1,
+            offsets=outputs.offsets,
+        )
         if len(losses) < len(weights):
             zero = outputs.plain.new_zeros((), dtype=torch.float32)
             losses = {name: losses.get(name, zero) for name in weights}

@@ -203,27 +203,51 @@ def test_overlap(dtype, n, spatial):
     )
 
 
-def test_overlap_however_the_pixels_are_shared_out(monkeypatch):
-    from cacseg.kernels import overlap
+@pytest.mark.parametrize("block", [16, 128])
+@pytest.mark.parametrize("scope", ["image", "batch"])
+def test_distillation_and_overlap_together(monkeypatch, block, scope):
+    """From the same passes, however the pixels are shared out; and each of them where it is alone."""
+    from cacseg.kernels import pixel_losses
 
-    monkeypatch.setattr(overlap, "BLOCK", 16)
-    logits, labels = draw(2, 7, 9, 11, scale=2), draw_labels(7, 2, 18, 22)
+    monkeypatch.setattr(pixel_losses, "BLOCK", block)
+    context, oracle = draw(2, 11, 9, 7, scale=2), draw(2, 11, 9, 7, seed=2, scale=2)
+    labels, options = draw_labels(10, 2, 9, 7), dict(scope=scope, soft_target_weight=0.5)
     check(
-        lambda p: ops.overlap_loss(p, labels, impl="triton"),
-        lambda p: functional.overlap_loss(p, labels),
-        [logits],
+        lambda p: tuple(ops.pixel_losses(p, oracle, labels, impl="triton", **options).values()),
+        lambda p: (
+            functional.distillation(p, oracle.to(p.dtype), labels, **options),
+            functional.overlap_loss(p, labels),
+        ),
+        [context],
         torch.float32,
     )
+    leaf = context.clone().requires_grad_()
+    both = ops.pixel_losses(leaf, oracle, labels, impl="triton", **options)
+    alone = {
+        "distillation": ops.distillation(leaf, oracle, labels, impl="triton", **options),
+        "overlap": ops.overlap_loss(leaf, labels, impl="triton"),
+    }
+    assert list(both) == list(alone)
+    for name, loss in alone.items():
+        assert torch.equal(both[name], loss)
+        gradients = (torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in (both[name], loss))
+        assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize("value", [100.0, float("nan"), float("inf"), -float("inf")])
-def test_overlap_of_what_is_ignored(value):
+@pytest.mark.parametrize("distilled", [False, True])
+def test_losses_of_what_is_ignored(value, distilled):
     logits, labels = draw(2, 6, 4, 7, scale=3), draw_labels(6, 2, 4, 7)
     ignored = (labels == 255)[:, None].expand_as(logits)
+    oracle = draw(2, 6, 4, 7, seed=2).where(~ignored, value) if distilled else None
+
+    def total(leaf):
+        return sum(ops.pixel_losses(leaf, oracle, labels, impl="triton").values())
+
     found = []
     for one in (logits, logits.where(~ignored, value)):
         leaf = one.clone().requires_grad_()
-        loss = ops.overlap_loss(leaf, labels, impl="triton")
+        loss = total(leaf)
         found.append((loss, *torch.autograd.grad(loss, leaf)))
     torch.testing.assert_close(found[1], found[0], rtol=0.0, atol=0.0)
     assert ignored.any()
@@ -231,7 +255,7 @@ def test_overlap_of_what_is_ignored(value):
     broken = logits.clone()
     broken[1, 0][labels[1] != 255] = float("nan")
     broken.requires_grad_()
-    loss = ops.overlap_loss(broken, labels, impl="triton")
+    loss = total(broken)
     assert loss.isnan()
     assert (torch.autograd.grad(loss, broken)[0][ignored] == 0).all()
 
@@ -300,6 +324,21 @@ def test_a_whole_step_of_binary_segmentation(monkeypatch):
     torch.manual_seed(0)
     classifier = cacseg.ContextAwareClassifier(20, 1, zero_start=False).to(DEVICE)
     compare_whole_steps(monkeypatch, classifier, draw(2, 20, 3, 4), torch.float32)
+
+
+@pytest.mark.usefixtures("kernels_by_default")
+def test_features_of_any_layout():
+    """Channels last, and a part of a larger tensor: the gradient comes in a layout of its own."""
+    classifier = cacseg.ContextAwareClassifier(20, 7, zero_start=False).to(DEVICE)
+    features, labels = draw(2, 20, 3, 4), draw_labels(7, 2, 9, 12)
+    last = features.contiguous(memory_format=torch.channels_last)
+    part = torch.cat([features, features], dim=1)[:, :20]
+    found = []
+    for one in (features, last, part):
+        leaf = one.detach().requires_grad_()
+        loss = cacseg.ContextLoss()(classifier(leaf, labels), labels)["total"]
+        found.append((loss, *torch.autograd.grad(loss, [leaf, classifier.weight])))
+    torch.testing.assert_close(found[1:], [found[0]] * 2)
 
 
 def compare_whole_steps(monkeypatch, classifier, features, dtype, allowance=0.0):
@@ -377,16 +416,17 @@ def test_operators_pass_torchs_own_checks():
     )
     small = functional.fit_labels(labels, (3, 4), 6)
     torch.library.opcheck(
-        operators.fused_distillation.default,
-        (logits, draw(2, 6, 3, 4), small, 0.5, True, True, True),
+        operators.fused_pixel_losses.default,
+        (logits, draw(2, 6, 3, 4), small, 0.5, True, True, True, True),
         test_utils=checks,
     )
     for one, of_one in ((logits, small), (logits.mT.contiguous().mT, small), (draw(12, 6), small[0].flatten())):
         leaf = one.detach().requires_grad_()
-        torch.library.opcheck(operators.fused_overlap.default, (leaf, of_one), test_utils=checks)
-        kept = operators.fused_overlap(leaf.detach(), of_one)
-        arguments = (kept[0], leaf.detach(), of_one, *kept[1:])
-        torch.library.opcheck(operators.fused_overlap_backward.default, arguments, test_utils=checks)
+        options = (0.0, False, False, False, True)
+        torch.library.opcheck(operators.fused_pixel_losses.default, (leaf, None, of_one, *options), test_utils=checks)
+        _, of_loss, *kept = operators.fused_pixel_losses(leaf.detach(), None, of_one, *options)
+        arguments = (None, of_loss, leaf.detach(), None, of_one, *kept, 0.0)
+        torch.library.opcheck(operators.fused_pixel_losses_backward.default, arguments, test_utils=checks)
     features, weight, bias = draw(2, 8, 3, 4).requires_grad_(), draw(6, 8), draw(6)
     projector = (draw(4, 16), draw(8, 4), draw(8))
     torch.library.opcheck(
@@ -412,7 +452,7 @@ def test_compiled_code_takes_the_operators():
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"), [("upsampled_cross_entropy", "fused_cross_entropy"), ("overlap_loss", "fused_overlap")]
+    ("loss", "name"), [("upsampled_cross_entropy", "fused_cross_entropy"), ("overlap_loss", "fused_pixel_losses")]
 )
 def test_second_derivatives_are_refused(loss, name):
     logits, labels = draw(1, 4, 3, 3).requires_grad_(), draw_labels(4, 1, 6, 6)

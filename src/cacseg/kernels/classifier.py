@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from cacseg.kernels import cosine, power_of_2, prototypes
+from cacseg.kernels.cosine import inverse_of
 from cacseg.kernels.matmul import long_product, product
 
 
@@ -28,52 +29,58 @@ class Projector(NamedTuple):
 
 
 @triton.jit
-def _means(
-    parts, labels, weight, concatenated, shares, n, d, count, length, images,
+def _concatenate(
+    parts, oracle_parts, labels, weight, concatenated, shares, n, d, count, length, images,
     BATCH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_L: tl.constexpr,
 ):  # fmt: skip
-    """Oracle prototypes (the weight, where absent) beside the weight, [images, n, 2d], and 1 / the number of pixels."""
+    """Prototypes from their parts, beside the weight: [groups, n, 2d]. First those of the images, then the oracle's.
+
+    Of the oracle also 1 / the number of pixels; the weight stands in for the prototype of a class without any.
+    """
     k = tl.program_id(0)
     group = tl.program_id(1)
     channel = tl.arange(0, BLOCK)
     known = channel < d
     fixed = tl.load(weight + k * d + channel, mask=known, other=0.0).to(tl.float32)
-    sums = tl.zeros([BLOCK], tl.float32)
-    pixels = tl.zeros([BLOCK_L], tl.int32)
-    wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
-    first = 0 if BATCH else group
-    last = images if BATCH else group + 1
-    for image in range(first, last):
-        here = labels + (wide + image) * length
-        for start in range(0, length, BLOCK_L):
-            place = start + tl.arange(0, BLOCK_L)
-            pixels += (tl.load(here + place, mask=place < length, other=-1) == k).to(tl.int32)
+    mean = tl.zeros([BLOCK], tl.float32)
+    if group < images:
         for part in range(count):
-            of_part = parts + ((part * images + image) * n + k) * d
-            sums += tl.load(of_part + channel, mask=known, other=0.0)
-    total = tl.sum(pixels).to(tl.float32)
-    share = tl.where(total > 0.0, 1.0 / tl.maximum(total, 1.0), 0.0)
-    mean = tl.where(total > 0.0, sums * share, fixed)
+            mean += tl.load(parts + ((part * images + group) * n + k) * d + channel, mask=known, other=0.0)
+    elif labels is not None:
+        pixels = tl.zeros([BLOCK_L], tl.int32)
+        wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
+        first = 0 if BATCH else group - images
+        last = images if BATCH else group - images + 1
+        for image in range(first, last):
+            here = labels + (wide + image) * length
+            for start in range(0, length, BLOCK_L):
+                place = start + tl.arange(0, BLOCK_L)
+                pixels += (tl.load(here + place, mask=place < length, other=-1) == k).to(tl.int32)
+            for part in range(count):
+                of_part = oracle_parts + ((part * images + image) * n + k) * d
+                mean += tl.load(of_part + channel, mask=known, other=0.0)
+        total = tl.sum(pixels).to(tl.float32)
+        share = tl.where(total > 0.0, 1.0 / tl.maximum(total, 1.0), 0.0)
+        mean = tl.where(total > 0.0, mean * share, fixed)
+        tl.store(shares + (group - images) * n + k, share)
     out = concatenated + (group * n + k) * 2 * d + channel
     tl.store(out, mean.to(concatenated.dtype.element_ty), mask=known)
     tl.store(out + d, fixed.to(concatenated.dtype.element_ty), mask=known)
-    tl.store(shares + group * n + k, share)
 
 
 @triton.jit
-def _join(parts, weight, concatenated, n, d, count, images, BLOCK: tl.constexpr):
-    """Context prototypes from their parts, beside the weight: [images, n, 2d]."""
-    k = tl.program_id(0)
-    image = tl.program_id(1)
+def _finish_rows(rows, weight, inverse_norms, n, d, RESIDUAL: tl.constexpr, BLOCK: tl.constexpr):
+    """1 / |A| of each row of [groups, n, d]; with a residual the weight is added to it first."""
+    row = tl.program_id(1) * n + tl.program_id(0)
     channel = tl.arange(0, BLOCK)
     known = channel < d
-    sums = tl.zeros([BLOCK], tl.float32)
-    for part in range(count):
-        sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
-    out = concatenated + (image * n + k) * 2 * d + channel
-    fixed = tl.load(weight + k * d + channel, mask=known, other=0.0)
-    tl.store(out, sums.to(concatenated.dtype.element_ty), mask=known)
-    tl.store(out + d, fixed.to(concatenated.dtype.element_ty), mask=known)
+    value = tl.load(rows + row * d + channel, mask=known, other=0.0)
+    if RESIDUAL:
+        fixed = tl.load(weight + tl.program_id(0) * d + channel, mask=known, other=0.0)
+        value = (value.to(tl.float32) + fixed.to(tl.float32)).to(rows.dtype.element_ty)
+        tl.store(rows + row * d + channel, value, mask=known)
+    value = value.to(tl.float32)
+    tl.store(inverse_norms + row, inverse_of(tl.sum(value * value)))
 
 
 @triton.jit
@@ -111,10 +118,9 @@ def _rows_gradient(
 
 @triton.jit
 def _weight_gradient(
-    parts, channel_scale, of_context, of_oracle, out, n, d, count, images, oracle_images,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """dC: from the plain scores, and from its place beside the prototypes of both branches [images, n, 2d]."""
+    parts, channel_scale, of_concatenated, of_rows, out, n, d, count, images, groups, BLOCK: tl.constexpr
+):
+    """dC: from the plain scores, from its place beside the prototypes [groups, n, 2d], and from residual rows."""
     k = tl.program_id(0)
     channel = tl.arange(0, BLOCK)
     known = channel < d
@@ -125,36 +131,45 @@ def _weight_gradient(
             sums += tl.load(parts + ((part * images + image) * n + k) * d + channel, mask=known, other=0.0)
         if channel_scale is not None:
             sums *= tl.load(channel_scale + image * d + channel, mask=known, other=0.0)
-        here = of_context + (image * n + k) * 2 * d + d
-        total += sums + tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
-    if of_oracle is not None:
-        for image in range(oracle_images):
-            here = of_oracle + (image * n + k) * 2 * d + d
-            total += tl.load(here + channel, mask=known, other=0.0).to(tl.float32)
+        total += sums
+    for group in range(groups):
+        here = (group * n + k) * d + channel
+        total += tl.load(of_concatenated + here + (group * n + k + 1) * d, mask=known, other=0.0).to(tl.float32)
+        if of_rows is not None:
+            total += tl.load(of_rows + here, mask=known, other=0.0).to(tl.float32)
     tl.store(out + k * d + channel, total.to(out.dtype.element_ty), mask=known)
 
 
-def _project(projector: Projector, concatenated: Tensor, residual: bool, out: Tensor) -> Tensor:
-    """Writes the rows, with `residual` the weight (second half of `concatenated`) added. Returns the hidden units."""
-    flat, rows = concatenated.flatten(0, 1), out.flatten(0, 1)
-    hidden = torch.mm(flat, projector.first.T).relu_()
-    torch.addmm(projector.bias, hidden, projector.second.T, out=rows)
-    if residual:
-        rows += flat[:, rows.shape[1] :]
-    return hidden.view(*concatenated.shape[:2], -1)
+def _project(projectors: list[Projector], concatenated: Tensor, cut: int) -> tuple[Tensor, Tensor]:
+    """Hidden units [rows, hidden] and rows [rows, d] of concatenated prototypes and weights [rows, 2d].
+
+    The rows of the images' own classifiers end at `cut`; those of the oracle, no more of them, follow.
+    """
+    count, (d, width) = concatenated.shape[0], projectors[0].second.shape
+    hidden, rows = concatenated.new_empty(count, width), concatenated.new_empty(count, d)
+    units = hidden.split(cut)
+    for projector, given, out in zip(projectors, concatenated.split(cut), units, strict=True):
+        torch.mm(given, projector.first.T, out=out)
+    hidden.relu_()
+    for projector, given, out in zip(projectors, units, rows.split(cut), strict=True):
+        torch.addmm(projector.bias, given, projector.second.T, out=out)
+    return hidden, rows
 
 
 def _project_backward(
-    projector: Projector, concatenated: Tensor, hidden: Tensor, of_rows: Tensor, residual: bool
+    projectors: list[Projector], concatenated: Tensor, hidden: Tensor, of_rows: Tensor, cut: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """The gradient of the concatenated prototypes and weight [images, n, 2d], and those of the projector."""
-    flat, hidden = of_rows.flatten(0, 1), hidden.flatten(0, 1)
-    of_hidden = torch.ops.aten.threshold_backward(torch.mm(flat, projector.second), hidden, 0.0)
-    of_first = torch.mm(of_hidden.T, concatenated.flatten(0, 1))
-    of_concatenated = torch.mm(of_hidden, projector.first)
-    if residual:
-        of_concatenated[:, flat.shape[1] :] += flat
-    return of_concatenated.view(concatenated.shape), [of_first, torch.mm(flat.T, hidden), flat.sum(0)]
+    """The gradient of the concatenated prototypes and weights, and those of the projectors."""
+    of_hidden, of_concatenated, of_projectors = torch.empty_like(hidden), torch.empty_like(concatenated), []
+    of_parts = of_rows.split(cut)
+    for projector, of_part, out in zip(projectors, of_parts, of_hidden.split(cut), strict=True):
+        torch.mm(of_part, projector.second, out=out)
+    of_hidden = torch.ops.aten.threshold_backward(of_hidden, hidden, 0.0)
+    branches = (of_parts, of_hidden.split(cut), concatenated.split(cut), hidden.split(cut), of_concatenated.split(cut))
+    for projector, of_part, of_units, given, units, out in zip(projectors, *branches, strict=True):
+        torch.mm(of_units, projector.first, out=out)
+        of_projectors += [torch.mm(of_units.T, given), torch.mm(of_part.T, units), of_part.sum(0)]
+    return of_concatenated, of_projectors
 
 
 def forward(
@@ -162,8 +177,7 @@ def forward(
     weight: Tensor,
     bias: Tensor | None,
     channel_scale: Tensor | None,
-    context: Projector,
-    oracle: Projector | None,
+    projectors: list[Projector],
     labels: Tensor | None,
     scale: float,
     over_batch: bool,
@@ -173,41 +187,34 @@ def forward(
     """[plain, context, oracle] scores [b, n, L], and what the backward pass needs.
 
     features [b, d, L]; weight [n, d]; channel_scale [b, d], what dropout multiplies the features with before the plain
-    scores; labels [b, L], -1 where they take no part. Without an oracle its scores are left out. With `residual` the
-    weight is added to what the projectors give. `epsilon` is added to what context prototypes are divided by.
+    scores; projectors of the context and, with labels, of the oracle; labels [b, L], -1 where they take no part.
+    Without labels the oracle's scores are left out. With `residual` the weight is added to what the projectors give.
+    `epsilon` is added to what context prototypes are divided by.
     """
-    (b, d, _), n, device = features.shape, weight.shape[0], weight.device
-    with_oracle = oracle is not None and labels is not None
-    groups = 0 if not with_oracle else 1 if over_batch else b
+    (b, d, length), n = features.shape, weight.shape[0]
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
-    plain = product(fixed, features, bias=bias, dtype=features.dtype)
-    of_pixels, totals = prototypes.shares_of(plain, epsilon)
-    parts = long_product(plain, features.transpose(1, 2), softmax=(totals, of_pixels), wide_range=True)
-    concatenated = torch.empty(b, n, 2 * d, dtype=weight.dtype, device=device)
+    plain, pixels = product(fixed, features, bias=bias, dtype=features.dtype), features.transpose(1, 2)
+    of_pixels, totals, inverse_pixels = prototypes.shares_of(plain, features, epsilon)
+    parts = long_product(plain, pixels, softmax=(totals, of_pixels), wide_range=True)
+    groups, outputs, oracle_parts = b, [plain, torch.empty_like(plain)], None
+    if labels is not None:
+        groups, outputs = b + (1 if over_batch else b), [*outputs, torch.empty_like(plain)]
+        oracle_parts = long_product(labels[:, None], pixels, one_hot=n)
+    concatenated, shares = weight.new_empty(groups * n, 2 * d), totals.new_empty(groups - b, n)
     block = power_of_2(d)
-    _join[(n, b)](parts, weight, concatenated, n, d, parts.shape[0], b, BLOCK=block)
-    inverse_pixels = cosine.inverse_norms(features)
-    rows = torch.empty(b + groups, n, d, dtype=weight.dtype, device=device)  # of the images, then of the oracle
-    of_context = [concatenated, _project(context, concatenated, residual, rows[:b])]
-    of_oracle = []
-    if oracle is not None and labels is not None:
-        parts = long_product(labels[:, None], features.transpose(1, 2), one_hot=n)
-        concatenated = torch.empty(groups, n, 2 * d, dtype=weight.dtype, device=device)
-        shares = torch.empty(groups, n, dtype=torch.float32, device=device)
-        _means[(n, groups)](
-            parts, labels, weight, concatenated, shares, n, d, parts.shape[0], labels.shape[1], b,
-            BATCH=over_batch, BLOCK=block, BLOCK_L=4096,
-        )  # fmt: skip
-        of_oracle = [shares, concatenated, _project(oracle, concatenated, residual, rows[b:])]
-    inverse_rows = cosine.inverse_norms(rows.transpose(1, 2))
-    scores = [
-        product(
-            rows[own], features, dtype=features.dtype,
-            scale=scale, row_scale=inverse_rows[own], column_scale=inverse_pixels,
-        )
-        for own in (slice(b), slice(b, None))[: 1 + with_oracle]
-    ]  # fmt: skip
-    return [plain, *scores], [of_pixels, totals, inverse_pixels, rows, inverse_rows, *of_context, *of_oracle]
+    _concatenate[(n, groups)](
+        parts, oracle_parts, labels, weight, concatenated, shares, n, d, parts.shape[0], length, b,
+        BATCH=over_batch, BLOCK=block, BLOCK_L=4096,
+    )  # fmt: skip
+    hidden, rows = _project(projectors, concatenated, b * n)
+    inverse_rows = totals.new_empty(groups, n)
+    _finish_rows[(n, groups)](rows, weight, inverse_rows, n, d, RESIDUAL=residual, BLOCK=block)
+    rows = rows.view(groups, n, d)  # of the images, then of the oracle
+    product(
+        rows, features, out=outputs[1], second=outputs[2] if labels is not None else None,
+        scale=scale, row_scale=inverse_rows, column_scale=inverse_pixels,
+    )  # fmt: skip
+    return outputs, [of_pixels, totals, inverse_pixels, rows, inverse_rows, concatenated, hidden, shares]
 
 
 def backward(
@@ -215,8 +222,7 @@ def backward(
     features: Tensor,
     weight: Tensor,
     channel_scale: Tensor | None,
-    context: Projector,
-    oracle: Projector | None,
+    projectors: list[Projector],
     labels: Tensor | None,
     outputs: list[Tensor],
     saved: list[Tensor],
@@ -229,61 +235,51 @@ def backward(
     `gradients` are those of the plain, the context and the oracle scores; the first and the last may be None.
     """
     (b, d, length), n, device = features.shape, weight.shape[0], features.device
-    of_plain, of_context, of_oracle = gradients
-    of_pixels, totals, inverse_pixels, rows, inverse_rows, concatenated, hidden, *saved_of_oracle = saved
-    assert of_context is not None
-    of_scores, count = [of_context], 1
-    if of_oracle is not None and oracle is not None:
-        of_scores, count = [of_context, of_oracle], 2
+    of_plain, of_scores = gradients[0], [one for one in gradients[1:] if one is not None]
+    count, projectors = len(of_scores), projectors[: len(of_scores)]
+    of_pixels, totals, inverse_pixels, rows, inverse_rows, concatenated, hidden, shares = saved
+    if count == 1:  # the oracle has no part in it
+        rows, concatenated, hidden = rows[:b], concatenated[: b * n], hidden[: b * n]
+    groups, pixels = rows.shape[0], features.transpose(1, 2)
     # One after the other along the inner dimension of the last product: plain, context, oracle, shares.
     dtype = features.dtype if features.dtype == torch.bfloat16 else torch.float32
     stack = torch.empty(b, (2 + count) * n, length, dtype=dtype, device=device)
+    of_logits, scaled, pixel_shares = stack.split([n, count * n, n], dim=1)
     along_rows = torch.empty(b, length, dtype=torch.float32, device=device)
-    scaled = stack[:, n : (1 + count) * n]
     lengths = cosine.scale_gradient(
         of_scores, outputs[1 : 1 + count], inverse_pixels, inverse_rows, scaled, along_rows, scale
     )
-    parts = long_product(scaled, features.transpose(1, 2), wide_range=True)
+    parts = long_product(scaled, pixels, wide_range=True)
     block = power_of_2(d)
-    rows = rows if count > 1 else rows[:b]
-    of_rows, groups = torch.empty_like(rows), rows.shape[0]
+    of_rows = torch.empty(groups * n, d, dtype=rows.dtype, device=device)
     _rows_gradient[(n, groups)](
-        parts, lengths, rows, of_rows, n, d, parts.shape[0], lengths.shape[1], b, scaled.shape[1],
+        parts, lengths, rows, of_rows, n, d, parts.shape[0], lengths.shape[1], b, count * n,
         BATCH=groups < count * b, BLOCK=block, BLOCK_L=128,
     )  # fmt: skip
-    of_concatenated, of_projectors = _project_backward(context, concatenated, hidden, of_rows[:b], residual)
-    of_oracle_concatenated = by_label = None
-    if count > 1:
-        assert oracle is not None
-        assert labels is not None
-        shares, concatenated_of_oracle, hidden_of_oracle = saved_of_oracle
-        of_oracle_concatenated, of_projector = _project_backward(
-            oracle, concatenated_of_oracle, hidden_of_oracle, of_rows[b:], residual
-        )
-        of_projectors += of_projector
-        by_label = of_oracle_concatenated[..., :d], shares, labels
+    of_concatenated, of_projectors = _project_backward(projectors, concatenated, hidden, of_rows, b * n)
+    of_all_prototypes = of_concatenated.view(groups, n, 2 * d)[..., :d]
+    of_prototypes = of_all_prototypes[:b]
+    by_label = None if count == 1 or labels is None else (of_all_prototypes[b:], shares, labels)
 
-    of_prototypes = of_concatenated[..., :d]
-    inner = (of_prototypes * concatenated[..., :d]).sum(-1, dtype=torch.float32)
+    inner = (of_prototypes * concatenated[: b * n, :d].view_as(of_prototypes)).sum(-1, dtype=torch.float32)
     of_shares = product(of_prototypes, features, wide_range=True)
-    pixel_shares = stack[:, (1 + count) * n :]
-    prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, stack[:, :n], pixel_shares)
+    prototypes.share_gradient(outputs[0], of_pixels, totals, inner, of_shares, of_plain, of_logits, pixel_shares)
     del of_shares
-    parts = long_product(stack[:, :n], features.transpose(1, 2), wide_range=True)
+    parts = long_product(of_logits, pixels, wide_range=True)
     of_weight = torch.empty_like(weight)
     _weight_gradient[(n,)](
-        parts, channel_scale, of_concatenated, of_oracle_concatenated, of_weight, n, d, parts.shape[0], b,
-        0 if of_oracle_concatenated is None else of_oracle_concatenated.shape[0], BLOCK=block,
+        parts, channel_scale, of_concatenated, of_rows if residual else None, of_weight,
+        n, d, parts.shape[0], b, groups, BLOCK=block,
     )  # fmt: skip
 
     fixed = weight[None] if channel_scale is None else weight * channel_scale[:, None]
-    left = [fixed, rows[:b], *([rows[b:]] if count > 1 else []), of_prototypes]
-    of_features = product(
-        torch.cat([one.expand(b, -1, -1) for one in left], dim=1).transpose(1, 2),
-        stack,
-        out=torch.empty_like(features),
-        minus=(features, along_rows),
-        by_label=by_label,
-    )
-    of_bias = [stack[:, :n].sum((0, 2), dtype=torch.float32)] if with_bias else []
+    left = [one.expand(b, -1, -1) for one in (fixed, *rows.split(b), of_prototypes)]
+    of_features = torch.empty_like(features)
+    if features.stride() != of_features.stride():  # they are not dense
+        features = of_features.copy_(features)
+    product(
+        torch.cat(left, dim=1).transpose(1, 2), stack,
+        out=of_features, minus=(features, along_rows), by_label=by_label,
+    )  # fmt: skip
+    of_bias = [of_logits.sum((0, 2), dtype=torch.float32)] if with_bias else []
     return [of_features, of_weight, *of_bias, *of_projectors]

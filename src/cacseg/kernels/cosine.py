@@ -16,20 +16,11 @@ from cacseg.kernels import cdiv
 
 
 @triton.jit
-def _inverse_norms(values, out, d, length, values_b, values_d, values_l, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    batch = tl.program_id(1).to(tl.int64)
-    squares = tl.zeros([BLOCK_D, BLOCK], tl.float32)
-    pointer = values + batch * values_b + place.to(tl.int64)[None, :] * values_l
-    for start in range(0, d, BLOCK_D):
-        channel = start + tl.arange(0, BLOCK_D)
-        mask = (channel < d)[:, None] & (place < length)[None, :]
-        one = tl.load(pointer + channel.to(tl.int64)[:, None] * values_d, mask=mask, other=0.0).to(tl.float32)
-        squares += one * one
-    norm = tl.sqrt_rn(tl.sum(squares, axis=0))
-    zero: tl.constexpr = 1e-12  # below this length a vector counts as zero and gives cosine 0 with gradient 0
-    inverse = tl.where(norm > zero, 1.0 / tl.maximum(norm, zero), 0.0)
-    tl.store(out + batch * length + place, inverse, mask=place < length)
+def inverse_of(square):
+    """1 / |v| from |v|^2; 0 for a vector so short that it counts as zero and gives cosine 0 with gradient 0."""
+    norm = tl.sqrt_rn(square)
+    zero: tl.constexpr = 1e-12
+    return tl.where(norm > zero, 1.0 / tl.maximum(norm, zero), 0.0)
 
 
 @triton.jit
@@ -81,16 +72,6 @@ def _scale_gradient(
             pixel, place, inside, m, length, scale, other_m, other_l, BLOCK_M, BLOCK,
         )  # fmt: skip
     tl.store(of_pixels + batch * length + place, along_rows * pixel * pixel, mask=inside)
-
-
-def inverse_norms(values: Tensor) -> Tensor:
-    """1 / |v| along dimension 1 of [b, d, length], in float32; 0 for a zero vector."""
-    b, d, length = values.shape
-    out = torch.empty(b, length, dtype=torch.float32, device=values.device)
-    block = 64
-    grid = (cdiv(length, block), b)
-    _inverse_norms[grid](values, out, d, length, *values.stride(), BLOCK_D=32, BLOCK=block)
-    return out
 
 
 def scale_gradient(

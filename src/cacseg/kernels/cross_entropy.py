@@ -160,11 +160,11 @@ def _finish(partial, mean, pixel_share, programs, all_pixels, count_all, BLOCK: 
 # A stride of 1 stays unknown here: then a thread owns a column in every tensor, and no layout has to be converted.
 @triton.jit(do_not_specialize=["logits_w", "labels_w", "gradient_w"])
 def _backward(
-    logits, second, third, of_loss, of_second, of_third, labels, weight, class_weight_mean, lse, pixel_share, gradient,
+    logits, second, third, of_losses, labels, weight, class_weight_mean, lse, pixel_share, gradient,
     row_start, row_share, column_start, column_share,
     images, n, h, w, height, width, smoothing, columns_per_cell,
     logits_b, logits_n, logits_h, logits_w, labels_b, labels_h, labels_w,
-    gradient_which, gradient_b, gradient_n, gradient_h, gradient_w,
+    of_losses_which, gradient_which, gradient_b, gradient_n, gradient_h, gradient_w,
     HAS_WEIGHT: tl.constexpr, SMOOTH: tl.constexpr, HALO: tl.constexpr,
     CLASSES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -177,7 +177,6 @@ def _backward(
     which = tl.program_id(2) // images
     image = (tl.program_id(2) % images).to(tl.int64)
     logits = _one_of(which, logits, second, third)
-    of_loss = _one_of(which, of_loss, of_second, of_third)
     row_start += which * (h + 1)
     row_share += which * height
     column_start += which * (w + 1)
@@ -191,7 +190,7 @@ def _backward(
     base = logits + image * logits_b + k.to(tl.int64)[:, None] * logits_n
     left_offset = column.to(tl.int64)[None, :] * logits_w
     right_offset = tl.minimum(column + 1, w - 1).to(tl.int64)[None, :] * logits_w
-    scale = tl.load(pixel_share + which) * tl.load(of_loss).to(tl.float32)
+    scale = tl.load(pixel_share + which) * tl.load(of_losses + which * of_losses_which).to(tl.float32)
     wide = tl.full([], 0, tl.int64)  # added to a loop's index, which may be narrow
     neighbour = tl.broadcast_to(tl.maximum(lane - 1, 0)[None, :], [CLASSES, COLUMNS])
     if SMOOTH:
@@ -299,7 +298,7 @@ def forward(
 
 
 def backward(
-    of_losses: list[Tensor],
+    of_losses: Tensor,
     logits: list[Tensor],
     labels: Tensor,
     weight: Tensor | None,
@@ -316,10 +315,10 @@ def backward(
     halo = int(w > block)
     grid = (cdiv(n, 8) * cdiv(w, block - halo), cdiv(h, 8), b * count)
     _backward[grid](
-        *_three(logits), *_three(of_losses), labels, weight, mean_weight(weight, smoothing, labels), lse, shares,
+        *_three(logits), of_losses, labels, weight, mean_weight(weight, smoothing, labels), lse, shares,
         gradient, rows.start, rows.share, columns.start, columns.share,
         b, n, h, w, *labels.shape[1:], smoothing, columns.per_cell,
-        *logits[0].stride(), *labels.stride(), *gradient.stride(),
+        *logits[0].stride(), *labels.stride(), of_losses.stride(0), *gradient.stride(),
         HAS_WEIGHT=weight is not None, SMOOTH=smoothing > 0.0, HALO=halo,
         CLASSES=8, ROWS=8, COLUMNS=block, num_warps=max(1, block // 32), maxnreg=128,
     )  # fmt: skip

@@ -33,24 +33,26 @@ def _dot(a, b, sums, PRECISION: tl.constexpr):
 # Kernels read no global constants: Triton compares each of them before every launch.
 @triton.jit
 def _product(
-    left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
+    left, right, out, second, log_row, log_inner, bias, row_scale, column_scale, other, column_factor,
     table, table_scale, labels,
-    m, n, k, scale, row_scale_b, table_b, table_row, table_scale_b, classes,
-    left_b, left_m, left_k, right_b, right_k, right_n,
-    out_split, out_b, out_m, out_n, other_b, other_m, other_n,
-    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr, SPLITS: tl.constexpr,
+    m, n, k, scale, left_images, images, table_images, table_row, classes,
+    left_b, left_m, left_k, right_b, right_k, right_n, out_b, out_m, out_n,
+    LEFT: tl.constexpr, KIND: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(m, BLOCK_M)
     row = (tl.program_id(0) % tiles_m) * BLOCK_M + tl.arange(0, BLOCK_M)
     column = (tl.program_id(0) // tiles_m) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(1)
-    batch = tl.program_id(2).to(tl.int64)
-    steps = tl.cdiv(tl.cdiv(k, BLOCK_K), SPLITS)
+    batch = (tl.program_id(2) % images).to(tl.int64)
+    left_image = tl.minimum(tl.program_id(2), left_images - 1).to(tl.int64)
+    if second is not None:
+        out = out if tl.program_id(2) < images else second
+    steps = tl.cdiv(tl.cdiv(k, BLOCK_K), tl.num_programs(1))
     inner = tl.arange(0, BLOCK_K)
     start = split * steps * BLOCK_K
     in_rows, in_columns = (row < m)[:, None], (column < n)[None, :]
-    left += batch * left_b + (start + inner).to(tl.int64)[None, :] * left_k
+    left += left_image * left_b + (start + inner).to(tl.int64)[None, :] * left_k
     if LEFT != "one_hot":
         left += row.to(tl.int64)[:, None] * left_m
     if LEFT == "softmax":
@@ -83,26 +85,26 @@ def _product(
         right += BLOCK_K * right_k
     sums *= scale
     if row_scale is not None:
-        sums *= tl.load(row_scale + batch * row_scale_b + row, mask=row < m, other=0.0)[:, None]
+        sums *= tl.load(row_scale + left_image * m + row, mask=row < m, other=0.0)[:, None]
     if column_scale is not None:
         sums *= tl.load(column_scale + batch * n + column, mask=column < n, other=0.0)[None, :]
     if bias is not None:
         sums += tl.load(bias + row, mask=row < m, other=0.0).to(tl.float32)[:, None]
+    place = batch * out_b + row.to(tl.int64)[:, None] * out_m + column.to(tl.int64)[None, :] * out_n
     if column_factor is not None:
-        place = batch * other_b + row.to(tl.int64)[:, None] * other_m + column.to(tl.int64)[None, :] * other_n
         values = tl.load(other + place, mask=in_rows & in_columns, other=0.0).to(tl.float32)
         sums -= values * tl.load(column_factor + batch * n + column, mask=column < n, other=0.0)[None, :]
     if table is not None:
         label = tl.load(labels + batch * n + column, mask=column < n, other=-1)
         has_label = (label >= 0) & (label < classes)
-        share = tl.load(table_scale + batch * table_scale_b + label, mask=has_label, other=0.0)
-        where = batch * table_b + label[None, :] * table_row + row[:, None]
+        label += tl.minimum(batch, table_images - 1) * classes
+        share = tl.load(table_scale + label, mask=has_label, other=0.0)
+        where = label[None, :] * table_row + row[:, None]
         values = tl.load(table + where, mask=in_rows & has_label[None, :], other=0.0).to(tl.float32)
         sums += values * share[None, :]
     if out.dtype.element_ty == tl.float16:  # an infinity would turn every softmax after it into NaN
         sums = tl.minimum(tl.maximum(sums, -65504.0), 65504.0)
-    place = split.to(tl.int64) * out_split + batch * out_b
-    place += row.to(tl.int64)[:, None] * out_m + column.to(tl.int64)[None, :] * out_n
+    place += split.to(tl.int64) * images * out_b
     tl.store(out + place, sums.to(out.dtype.element_ty), mask=in_rows & in_columns)
 
 
@@ -111,6 +113,7 @@ def product(
     right: Tensor,
     *,
     out: Tensor | None = None,
+    second: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     scale: float = 1.0,
     bias: Tensor | None = None,
@@ -123,21 +126,23 @@ def product(
     wide_range: bool = False,
     splits: int = 1,
 ) -> Tensor:
-    """left [1 or b, m, k] times right [1 or b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
+    """left [1 or b, m, k] times right [b, k, n], in float32; [b, m, n], with splits [splits, b, m, n].
 
         scale * row_scale[..., None] * column_scale[:, None] * (left @ right)
             + bias[:, None] - other * factor[:, None] + (table * share[..., None])[labels].T
 
-    with other [b, m, n] and factor [b, n] from `minus`; table [1 or b, classes, m], share [1 or b, classes] and labels
-    [b, n] from `by_label`.
+    with other [b, m, n], strided like `out`, and factor [b, n] from `minus`; table [1 or b, classes, m] (evenly spaced
+    rows), share [1 or b, classes] and labels [b, n] from `by_label`. `second` is filled like `out`, from further rows:
+    left is [b + (1 or b), m, k] then, row_scale [b + (1 or b), m].
     float32 operands keep what float32 has. A float32 left operand is rounded to the right one's half precision; but
     float16 has no room for the small numbers that are `wide_range`. With `softmax` (row [b, m], inner [b, k]) the
     left operand is exp(left - row - inner); with `one_hot` m,
     left is labels [b, 1, k] and stands for their m masks. `splits` cuts the sum into equal parts, for the caller to
     add up.
     """
-    b, m, k, n = max(left.shape[0], right.shape[0]), one_hot or left.shape[1], left.shape[2], right.shape[2]
-    out = torch.empty(splits, b, m, n, dtype=dtype, device=left.device) if out is None else out[None]
+    (b, k, n), m = right.shape, one_hot or left.shape[1]
+    if out is None:
+        out = torch.empty((splits, b, m, n)[splits == 1 :], dtype=dtype, device=left.device)
     source = "softmax" if softmax is not None else "one_hot" if one_hot else "values"
     if right.dtype == torch.float32:
         kind = "right_in_three" if one_hot else "float32"
@@ -148,22 +153,18 @@ def product(
         columns, inner = 128 if splits > 1 else 64, 32 if softmax is not None else 64
     else:
         columns, inner = 64 if splits > 1 or k > 512 else 128, 64 if softmax is not None else 32
-    grid = (cdiv(m, BLOCK_M) * cdiv(n, columns), splits, b)
     log_row, log_inner = softmax if softmax is not None else (None, None)
-    other, factor = minus if minus is not None else (out[0], None)
+    other, factor = minus if minus is not None else (None, None)
     table, share, labels = by_label if by_label is not None else (None, None, None)
-    own = 0 if table is None or table.shape[0] == 1 else 1
-    _product[grid](
-        left, right, out, log_row, log_inner, bias, row_scale, column_scale, other, factor, table, share, labels,
-        m, n, k, scale, 0 if row_scale is None or row_scale.shape[0] == 1 else m,
-        0 if table is None else own * table.stride(0), 0 if table is None else table.stride(1),
-        0 if share is None else own * share.stride(0), 0 if table is None else table.shape[1],
-        left.stride(0) * (left.shape[0] > 1), left.stride(1), left.stride(2),
-        right.stride(0) * (right.shape[0] > 1), right.stride(1), right.stride(2),
-        *out.stride(), *other.stride(),
-        LEFT=source, KIND=kind, PRECISION=FLOAT32, SPLITS=splits, BLOCK_M=BLOCK_M, BLOCK_N=columns, BLOCK_K=inner,
+    tables, classes, table_row = (0, 0, 0) if table is None else (*table.shape[:2], table.stride(1))
+    _product[(cdiv(m, BLOCK_M) * cdiv(n, columns), splits, b if second is None else 2 * b)](
+        left, right, out, second, log_row, log_inner, bias, row_scale, column_scale, other, factor,
+        table, share, labels,
+        m, n, k, scale, left.shape[0], b, tables, table_row, classes,
+        *left.stride(), *right.stride(), *out.stride()[-3:],
+        LEFT=source, KIND=kind, PRECISION=FLOAT32, BLOCK_M=BLOCK_M, BLOCK_N=columns, BLOCK_K=inner,
     )  # fmt: skip
-    return out if splits > 1 else out[0]
+    return out
 
 
 def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
@@ -172,8 +173,7 @@ def long_product(left: Tensor, right: Tensor, **arguments: Any) -> Tensor:
     Parts fill the device where the result is small, and keep float32 sums short. Their number depends on the sizes
     alone, so that a result does not depend on the device.
     """
-    m = arguments.get("one_hot") or left.shape[1]
-    b, k, n = max(left.shape[0], right.shape[0]), right.shape[1], right.shape[2]
+    (b, k, n), m = right.shape, arguments.get("one_hot") or left.shape[1]
     tiles = b * cdiv(m, 64) * cdiv(n, 64)
     parts = max(1, min(cdiv(PROGRAMS, tiles), k // 256))
     parts = max(parts, cdiv(k, LONGEST_SUM))

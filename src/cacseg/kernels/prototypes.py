@@ -15,16 +15,26 @@ import triton.language as tl
 from torch import Tensor
 
 from cacseg.kernels import cdiv
+from cacseg.kernels.cosine import inverse_of
 
 
 @triton.jit
-def _totals(
-    logits, of_pixels, parts, n, length, logits_b, logits_n, logits_l, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr
-):
-    """logsumexp over the classes of each pixel; that of the difference over a block's pixels, for each class."""
+def _pixels(
+    logits, features, of_pixels, inverse_norms, parts, n, d, length,
+    logits_b, logits_n, logits_l, features_b, features_d, features_l, BLOCK_N: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each pixel: logsumexp over the classes, and 1 / |f|. Of each class: that of the difference over the pixels."""
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     batch = tl.program_id(1).to(tl.int64)
     inside = place < length
+    squares = tl.zeros([BLOCK_N, BLOCK], tl.float32)
+    pointer = features + batch * features_b + place.to(tl.int64)[None, :] * features_l
+    for start in range(0, d, BLOCK_N):
+        channel = start + tl.arange(0, BLOCK_N)
+        mask = (channel < d)[:, None] & inside[None, :]
+        one = tl.load(pointer + channel.to(tl.int64)[:, None] * features_d, mask=mask, other=0.0).to(tl.float32)
+        squares += one * one
+    tl.store(inverse_norms + batch * length + place, inverse_of(tl.sum(squares, axis=0)), mask=inside)
     pointer = logits + batch * logits_b + place.to(tl.int64)[None, :] * logits_l
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
     sums = tl.zeros([BLOCK], tl.float32)
@@ -110,21 +120,25 @@ def _share_gradient(
         tl.store(shares + where, share.to(shares.dtype.element_ty), mask=mask)
 
 
-def shares_of(logits: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """The two logarithms of the shares, of logits [b, n, L]: of each pixel [b, L] and of each class [b, n].
+def shares_of(logits: Tensor, features: Tensor, epsilon: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The two logarithms of the shares, of logits [b, n, L]: of each pixel [b, L] and of each class [b, n]. Beside them
+    1 / |f| of the features [b, d, L], for their cosines: [b, L].
 
     `epsilon` is added to the sum of a class's probabilities.
     """
     log_epsilon = math.log(epsilon) if epsilon > 0.0 else -math.inf
-    (b, n, length), device = logits.shape, logits.device
-    of_pixels = torch.empty(b, length, dtype=torch.float32, device=device)
+    b, n, length = logits.shape
+    of_pixels = torch.empty(b, length, dtype=torch.float32, device=logits.device)
+    inverse_norms, totals = torch.empty_like(of_pixels), of_pixels.new_empty(b, n)
     block = 128
-    grid = (cdiv(length, block), b)
-    parts = torch.empty(grid[0], b, n, dtype=torch.float32, device=device)
-    totals = torch.empty(b, n, dtype=torch.float32, device=device)
-    _totals[grid](logits, of_pixels, parts, n, length, *logits.stride(), BLOCK_N=16, BLOCK=block)
-    _combine[(cdiv(b * n, 16),)](parts, totals, grid[0], b * n, log_epsilon, BLOCK=128, BLOCK_N=16)
-    return of_pixels, totals
+    blocks = cdiv(length, block)
+    parts = of_pixels.new_empty(blocks, b, n)
+    _pixels[(blocks, b)](
+        logits, features, of_pixels, inverse_norms, parts, n, features.shape[1], length,
+        *logits.stride(), *features.stride(), BLOCK_N=16, BLOCK=block,
+    )  # fmt: skip
+    _combine[(cdiv(b * n, 16),)](parts, totals, blocks, b * n, log_epsilon, BLOCK=128, BLOCK_N=16)
+    return of_pixels, totals, inverse_norms
 
 
 def share_gradient(

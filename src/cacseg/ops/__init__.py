@@ -9,10 +9,9 @@ the same inputs and are differentiable once.
 from cacseg.functional import context_prototypes, oracle_prototypes
 from cacseg.ops.classifier import context_aware_logits
 from cacseg.ops.cross_entropy import upsampled_cross_entropies, upsampled_cross_entropy
-from cacseg.ops.distillation import distillation
 from cacseg.ops.labels import fit_labels
 from cacseg.ops.logits import cosine_logits, cosine_logits_of_all, dot_logits, plain_logits
-from cacseg.ops.overlap import overlap_loss
+from cacseg.ops.pixel_losses import distillation, overlap_loss, pixel_losses
 
 __all__ = [
     "context_aware_logits",
@@ -24,6 +23,7 @@ __all__ = [
     "fit_labels",
     "oracle_prototypes",
     "overlap_loss",
+    "pixel_losses",
     "plain_logits",
     "upsampled_cross_entropies",
     "upsampled_cross_entropy",

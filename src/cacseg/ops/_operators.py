@@ -22,14 +22,15 @@ def make_operator(
     backward: Callable[..., Any],
     fake_backward: Callable[..., Any],
     *,
-    save: Callable[..., None],
+    save: Callable[..., int],
     gradients: Callable[..., tuple[Any, ...]],
 ) -> Callable[..., Any]:
     """Registers `cacseg::NAME` and `cacseg::NAME_backward`, and returns what to call: the operator where torch traces,
     else the same computation without the dispatcher, which costs the host three times less.
 
     `fake` and `fake_backward` return empty tensors of the right shapes. `save(ctx, inputs, output)` keeps what the
-    backward pass needs; `gradients(run, ctx, *of_outputs)` calls `run`, the backward operator or `backward` itself.
+    backward pass needs, and returns how many of the outputs are results: outside of tracing, autograd sees no others.
+    `gradients(run, ctx, *of_outputs)` calls `run`, the backward operator or `backward` itself.
     """
     operator, of_operator = (
         torch.library.custom_op(f"cacseg::{key}", one, mutates_args=())
@@ -51,9 +52,7 @@ def make_operator(
         def forward(ctx: Any, *inputs: Any) -> Any:  # with a setup_context of its own, torch would ask for signatures
             with torch.cuda.device_of(inputs[0]):  # kernels are launched on the current device
                 result = forward(*inputs)
-            result = tuple(result) if isinstance(result, list) else result
-            save(ctx, inputs, result)
-            return result
+            return tuple(result[: save(ctx, inputs, result)])
 
         @staticmethod
         def backward(ctx: Any, *of_outputs: Any) -> Any:

@@ -36,6 +36,9 @@ def _forward(
     labels [b, *spatial], -1 where they take no part; `over_batch` pools the oracle prototypes over the batch.
     """
     module = kernels("classifier")
+    projectors = [module.Projector(context_first, context_second, context_bias)]
+    if oracle_first is not None and labels is not None:
+        projectors.append(module.Projector(oracle_first, oracle_second, oracle_bias))
     # The projectors too: TF32 would switch units near zero on or off, and n rows cost nothing.
     with exact_products(features):
         outputs, saved = module.forward(
@@ -43,9 +46,8 @@ def _forward(
             weight,
             bias,
             channel_scale,
-            module.Projector(context_first, context_second, context_bias),
-            None if oracle_first is None else module.Projector(oracle_first, oracle_second, oracle_bias),
-            None if labels is None else labels.flatten(1).contiguous(),
+            projectors,
+            labels.flatten(1).contiguous() if labels is not None and len(projectors) > 1 else None,
             scale,
             over_batch,
             residual,
@@ -73,18 +75,15 @@ def _fake(
     (b, d), (n, hidden) = features.shape[:2], (weight.shape[0], context_first.shape[0])
     length = features[0, 0].numel()
     with_oracle = oracle_first is not None and labels is not None
-    groups = 0 if not with_oracle else 1 if over_batch else b
+    groups = b + (0 if not with_oracle else 1 if over_batch else b)
 
     def empty(*shape: int) -> Tensor:
         return features.new_empty(shape, dtype=torch.float32)
 
-    def branch(images: int) -> list[Tensor]:
-        return [weight.new_empty(images, n, size) for size in (2 * d, hidden)]
-
     scores = [features.new_empty(b, n, *features.shape[2:]) for _ in range(SCORES + with_oracle)]
-    of_rows = [weight.new_empty(b + groups, n, d), empty(b + groups, n)]
-    saved = [empty(b, length), empty(b, n), empty(b, length), *of_rows, *branch(b)]
-    return scores + saved + ([empty(groups, n), *branch(groups)] if with_oracle else [])
+    of_rows = [weight.new_empty(groups, n, d), empty(groups, n)]
+    of_projectors = [weight.new_empty(groups * n, size) for size in (2 * d, hidden)]
+    return [*scores, empty(b, length), empty(b, n), empty(b, length), *of_rows, *of_projectors, empty(groups - b, n)]
 
 
 def _backward(
@@ -102,17 +101,13 @@ def _backward(
 ) -> list[Tensor]:
     """The gradients of features, weight, bias, and of the projectors whose scores have one, in that order."""
     module = kernels("classifier")
-    context, oracle = module.Projector(*projectors[:3]), None
-    if len(projectors) > 3:
-        oracle = module.Projector(*projectors[3:])
     with exact_products(features):
         of_features, *rest = module.backward(
             [None if one is None else one.flatten(2) for one in gradients],
             features.flatten(2),
             weight,
             channel_scale,
-            context,
-            oracle,
+            [module.Projector(*projectors[start : start + 3]) for start in range(0, len(projectors), 3)],
             None if labels is None else labels.flatten(1).contiguous(),
             [one.flatten(2) for one in outputs],
             saved,
@@ -142,12 +137,13 @@ def _fake_backward(
     return [of_features, torch.empty_like(weight), *of_bias, *(torch.empty_like(one) for one in used)]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> int:
     features, weight, bias, channel_scale, *projectors, labels, ctx.scale, _, ctx.residual, _ = inputs
     ctx.with_bias = bias is not None
     ctx.with_oracle = projectors[3] is not None and labels is not None
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(features, weight, channel_scale, labels, *projectors[: 6 if ctx.with_oracle else 3], *output)
+    return SCORES + ctx.with_oracle
 
 
 def _gradients(run: Any, ctx: Any, *gradients: Any) -> tuple[Any, ...]:

@@ -60,8 +60,7 @@ def _backward(
     """The gradients of the logits, [m, b, n, h, w]."""
     module = kernels("cross_entropy")
     axes = _axes(module, logits[0], labels, align_corners)
-    parts = list(of_losses.unbind())
-    return module.backward(parts, _alike(logits), labels, weight, shares, lse, *axes, label_smoothing)
+    return module.backward(of_losses, _alike(logits), labels, weight, shares, lse, *axes, label_smoothing)
 
 
 def _fake_backward(of_losses: Tensor, logits: list[Tensor], *others: Any) -> Tensor:
@@ -82,10 +81,11 @@ def _axes(module: Any, logits: Tensor, labels: Tensor, align_corners: list[bool]
     return [module.Axis(*cells(source, output, tuple(align_corners), logits.device)) for source, output in sizes]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> int:
     *logits, labels, weight, _, ctx.label_smoothing, ctx.align_corners, _ = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(labels, weight, *output[1:], *(one for one in logits if one is not None))
+    return 1
 
 
 def _gradients(run: Any, ctx: Any, of_losses: Any, *others: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What runs for the loss for overlap: the readable form here, kernels on a GPU (tests/kernels)."""
+"""What runs for distillation and overlap: the readable forms here, kernels on a GPU (tests/kernels)."""
 
 import torch
 
@@ -33,3 +33,22 @@ def test_points_and_labels_of_a_byte():
     points = logits.detach().movedim(1, -1).flatten(0, -2)
     expected = ops.overlap_loss(logits, labels)
     torch.testing.assert_close(ops.overlap_loss(points, labels.flatten().to(torch.uint8)), expected)
+
+
+def test_both_losses_are_the_readable_ones():
+    context, labels = draw((5, 6), (5, 6))
+    oracle = context.detach() + 1.0
+    found = ops.pixel_losses(context, oracle, labels, scope="batch")
+    assert torch.equal(found["distillation"], functional.distillation(context, oracle, labels, scope="batch"))
+    assert torch.equal(found["overlap"], functional.overlap_loss(context, labels))
+    assert list(ops.pixel_losses(context, None, labels)) == ["overlap"]
+    assert list(ops.pixel_losses(context, oracle, labels, overlap=False)) == ["distillation"]
+
+
+def test_both_losses_of_points():
+    """The distillation of a packed batch needs its offsets, the overlap knows nothing of images."""
+    context, labels = draw((5, 6), (5, 6))
+    points = context.detach().movedim(1, -1).flatten(0, -2)
+    offsets, expected = torch.tensor([0, 30, 60, 90]), ops.pixel_losses(context, context.detach(), labels)
+    found = ops.pixel_losses(points, points, labels.flatten(), offsets=offsets)
+    torch.testing.assert_close(found, expected)

@@ -1,0 +1,238 @@
+"""Distillation and overlap: the readable forms, or one operation for either or both where kernels can run."""
+
+# No `from __future__ import annotations` here: torch reads the operator's annotations as objects.
+
+from typing import Any, Optional
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from cacseg import functional
+from cacseg._checks import check_choice, check_labels, check_logits
+from cacseg.functional.distillation import DISTILLATION_FORMS, DistillationForm
+from cacseg.functional.labels import LabelSampling
+from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.ops._choice import Implementation, kernels, use_triton
+from cacseg.ops._operators import make_operator
+from cacseg.ops.labels import labels_for_kernels
+
+
+def distillation(
+    context_logits: Float[Tensor, "b n *spatial"],
+    oracle_logits: Float[Tensor, "b n *spatial"],
+    labels: Int[Tensor, "b *full"],
+    form: DistillationForm = "classwise_entropy",
+    *,
+    entropy_logits: Optional[Float[Tensor, "b n *spatial"]] = None,  # noqa: UP045
+    scope: Scope = "image",
+    soft_target_weight: float = 1.0,
+    ignore_index: int = 255,
+    offsets: Optional[Int[Tensor, " b_plus_1"]] = None,  # noqa: UP045
+    impl: Implementation = "auto",
+) -> Float[Tensor, ""]:
+    """`functional.distillation`, Eqs. (7), (10) and (11) by name.
+
+    Entropies of another prediction than the oracle's take the readable form, as packed batches do.
+    """
+    if use_triton(impl, context_logits, dense=_is_dense(form, oracle_logits, entropy_logits, offsets)):
+        return _distil(context_logits, oracle_logits, labels, form, scope, soft_target_weight, ignore_index, False)[0]
+    return functional.distillation(
+        context_logits,
+        oracle_logits,
+        labels,
+        form,
+        entropy_logits=entropy_logits,
+        scope=scope,
+        soft_target_weight=soft_target_weight,
+        ignore_index=ignore_index,
+        offsets=offsets,
+    )
+
+
+def overlap_loss(
+    logits: Float[Tensor, "b n *spatial"],
+    labels: Int[Tensor, "b *full"],
+    *,
+    ignore_index: int = 255,
+    label_sampling: LabelSampling = "centred",
+    impl: Implementation = "auto",
+) -> Float[Tensor, ""]:
+    """Soft Jaccard: how far the probabilities q of each class are from covering its pixels, and these alone.
+
+        L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
+
+    `functional.overlap_loss`; the kernels keep two numbers of each pixel for the backward pass instead of all
+    probabilities, and are differentiable once. For maps of any number of dimensions, and for points [P, n].
+
+    Args:
+        logits: before softmax, of two classes or more.
+        labels: classes in [0, n); of another size than the logits, they are resized to it.
+        ignore_index: the label that takes no part.
+        label_sampling: which pixel gives a logit its label: "centred" for logits that are upsampled with
+            align_corners=False, "aligned" with True, "nearest" for the first pixel of each cell.
+        impl: "auto", "torch" or "triton".
+    """
+    if not use_triton(impl, logits):
+        return functional.overlap_loss(logits, labels, ignore_index=ignore_index, label_sampling=label_sampling)
+    check_logits(logits)
+    check_labels(labels, logits, logits.shape[1], ignore_index, packed=logits.ndim == 2)
+    fitted = labels_for_kernels(labels, logits.shape[2:], logits.shape[1], ignore_index, label_sampling)
+    return fused_pixel_losses(logits, None, fitted, 0.0, False, False, False, True)[1]
+
+
+def pixel_losses(
+    context_logits: Float[Tensor, "b n *spatial"],
+    oracle_logits: Optional[Float[Tensor, "b n *spatial"]],  # noqa: UP045
+    labels: Int[Tensor, "b *spatial"],
+    form: DistillationForm = "classwise_entropy",
+    *,
+    overlap: bool = True,
+    entropy_logits: Optional[Float[Tensor, "b n *spatial"]] = None,  # noqa: UP045
+    scope: Scope = "image",
+    soft_target_weight: float = 1.0,
+    ignore_index: int = 255,
+    offsets: Optional[Int[Tensor, " b_plus_1"]] = None,  # noqa: UP045
+    impl: Implementation = "auto",
+) -> dict[str, Float[Tensor, ""]]:
+    """By name: the `distillation`, if there are oracle logits, and with `overlap` that loss of the context logits.
+
+    Both from the same passes over the pixels where kernels run and the labels have the size of the logits.
+    """
+    losses, same_size = {}, labels.shape[1:] == context_logits.shape[2:]
+    if oracle_logits is not None and overlap and same_size:
+        dense = _is_dense(form, oracle_logits, entropy_logits, offsets)
+        if dense and use_triton(impl, context_logits):
+            both = _distil(context_logits, oracle_logits, labels, form, scope, soft_target_weight, ignore_index, True)
+            return dict(zip(("distillation", "overlap"), both, strict=True))
+    if oracle_logits is not None:
+        losses["distillation"] = distillation(
+            context_logits,
+            oracle_logits,
+            labels,
+            form,
+            entropy_logits=entropy_logits,
+            scope=scope,
+            soft_target_weight=soft_target_weight,
+            ignore_index=ignore_index,
+            offsets=offsets,
+            impl=impl,
+        )
+    if overlap:
+        losses["overlap"] = overlap_loss(context_logits, labels, ignore_index=ignore_index, impl=impl)
+    return losses
+
+
+def _is_dense(form: str, oracle: Tensor, entropies: Any, offsets: Any) -> bool:
+    """Whether kernels cover these options: no packed batch, and entropies of the oracle if any."""
+    return offsets is None and (entropies is None or entropies is oracle or not form.endswith("entropy"))
+
+
+def _distil(
+    context: Tensor,
+    oracle: Tensor,
+    labels: Tensor,
+    form: str,
+    scope: str,
+    soft_target_weight: float,
+    ignore_index: int,
+    overlap: bool,
+) -> tuple[Tensor, Tensor]:
+    """Distillation, and overlap or 0."""
+    check_choice("form", form, DISTILLATION_FORMS)
+    check_choice("scope", scope, SCOPES)
+    check_logits(context, oracle)
+    check_labels(labels, context, context.shape[1], ignore_index)
+    losses = fused_pixel_losses(
+        context,
+        oracle.detach().to(context.dtype),
+        labels_for_kernels(labels, context.shape[2:], context.shape[1], ignore_index),
+        soft_target_weight,
+        form.endswith("entropy"),
+        form.startswith("classwise"),
+        scope == "batch",
+        overlap,
+    )
+    return losses[0], losses[1]
+
+
+def _forward(
+    logits: Tensor,
+    oracle: Optional[Tensor],  # noqa: UP045
+    fitted: Tensor,
+    soft_target_weight: float,
+    by_entropy: bool,
+    by_class: bool,
+    over_batch: bool,
+    overlap: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Distillation (0 without an oracle), overlap (or 0), the coefficients of their gradient and values of each pixel.
+
+    Logits [b, n, *spatial] and labels [b, *spatial], or points [P, n] and [P]; labels are -1 where they take no part.
+    """
+    maps = _as_maps(logits), None if oracle is None else _as_maps(oracle), _as_rows(fitted)
+    return kernels("pixel_losses").forward(*maps, soft_target_weight, by_entropy, by_class, over_batch, overlap)
+
+
+def _fake(logits: Tensor, oracle: Any, *others: Any) -> tuple[Tensor, ...]:
+    b, n, length = _as_maps(logits).shape
+    shapes = ((), (), (b + 2, n), (2 if oracle is None else 4, b, length))
+    return tuple(logits.new_empty(shape, dtype=torch.float32) for shape in shapes)
+
+
+def _backward(
+    of_distillation: Optional[Tensor],  # noqa: UP045
+    of_overlap: Optional[Tensor],  # noqa: UP045
+    logits: Tensor,
+    oracle: Optional[Tensor],  # noqa: UP045
+    fitted: Tensor,
+    coefficients: Tensor,
+    values: Tensor,
+    soft_target_weight: float,
+) -> Tensor:
+    """The gradient of the logits, from those losses that have one."""
+    maps = _as_maps(logits), None if oracle is None else _as_maps(oracle), _as_rows(fitted)
+    gradient = kernels("pixel_losses").backward(
+        of_distillation, of_overlap, *maps, coefficients, values, soft_target_weight
+    )
+    return _like(gradient, logits)
+
+
+def _fake_backward(of_distillation: Any, of_overlap: Any, logits: Tensor, *others: Any) -> Tensor:
+    return _like(torch.empty_like(_as_maps(logits)), logits)
+
+
+def _as_maps(logits: Tensor) -> Tensor:
+    """[b, n, L]; points are the places of one image."""
+    return logits.T[None] if logits.ndim == 2 else logits.flatten(2)
+
+
+def _like(maps: Tensor, logits: Tensor) -> Tensor:
+    """What `_as_maps` was made of."""
+    return maps[0].T if logits.ndim == 2 else maps.view(logits.shape)
+
+
+def _as_rows(fitted: Tensor) -> Tensor:
+    """[b, L]."""
+    return fitted[None].contiguous() if fitted.ndim == 1 else fitted.flatten(1).contiguous()
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> int:
+    ctx.soft_target_weight, ctx.overlap = inputs[3], inputs[7]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs[:3], *output[2:])
+    return 2
+
+
+def _gradients(run: Any, ctx: Any, of_distillation: Any, of_overlap: Any, *others: Any) -> tuple[Any, ...]:
+    logits, oracle, *rest = ctx.saved_tensors
+    of_distillation, of_overlap = of_distillation if oracle is not None else None, of_overlap if ctx.overlap else None
+    if of_distillation is None and of_overlap is None:
+        return (None,) * 8
+    of_logits = run(of_distillation, of_overlap, logits, oracle, *rest, ctx.soft_target_weight)
+    return of_logits, *[None] * 7
+
+
+fused_pixel_losses = make_operator(
+    "fused_pixel_losses", _forward, _fake, _backward, _fake_backward, save=_save, gradients=_gradients
+)
