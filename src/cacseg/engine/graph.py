@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from cacseg.engine.resident import Draws
 from cacseg.engine.stream import Batch
 
 WARM_UP_CALLS = 4  # before the recording: they create workspaces, optimiser states and compiled kernels
@@ -79,23 +80,23 @@ class RecordedStep:
 
     def __init__(
         self,
-        losses: Callable[[Batch], dict[str, Tensor]],
+        losses: Callable[[Any], dict[str, Tensor]],
         optimiser: torch.optim.Optimizer,
         clip: float | None,
         device: torch.device,
     ) -> None:
         self.losses, self.optimiser, self.clip = losses, optimiser, clip
         self.parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-        self.batch: Batch | None = None  # where the recording reads
+        self.batch: Batch | Draws | None = None  # where the recording reads
         self.step = Replayed(self._step, device)
         for group in optimiser.param_groups if device.type == "cuda" else ():
             group["lr"] = torch.tensor(float(group["lr"]), device=device)
             if "capturable" in group:
                 group["capturable"] = True
 
-    def __call__(self, batch: Batch) -> dict[str, Tensor]:
+    def __call__(self, batch: Batch | Draws) -> dict[str, Tensor]:
         if self.batch is None:
-            self.batch = Batch(*(one.clone() for one in batch))
+            self.batch = type(batch)(*(one.clone() for one in batch))
         for own, new in zip(self.batch, batch, strict=True):
             own.copy_(new)
         return self.step()

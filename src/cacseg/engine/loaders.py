@@ -129,12 +129,11 @@ class Loaders(LightningDataModule):
             for name in self.validated
         ]
 
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Cuts crops that were drawn."""
-        if self.split is None or not isinstance(batch, Draws):
-            return batch
+    def cut(self, draws: Draws) -> Batch:
+        """The crops that were drawn, on the device."""
+        assert self.split is not None
         assert isinstance(self.train_transform, TrainTransform)
-        return cut_crops(self.split, self.train_transform, batch)
+        return cut_crops(self.split, self.train_transform, draws)
 
     @property
     def stream(self) -> TrainStream:
@@ -146,7 +145,7 @@ class Loaders(LightningDataModule):
         if not self.resident:
             return Batch(*(one.to(device) for one in collate([self.stream[position] for position in positions])))
         draws = next(iter(DrawStream(len(self.train), self.seed, self.micro_batches(step))))
-        return self.on_after_batch_transfer(Draws(*(one.to(device) for one in draws)), 0)
+        return self.cut(Draws(*(one.to(device) for one in draws)))
 
     def first_picture(self) -> Picture:
         """A validation image of this process, on its device; of all, where there are more processes than images."""

@@ -24,6 +24,7 @@ from cacseg.data.sample import check_sample
 from cacseg.data.transforms import AMOUNTS, COINS, CORNERS, FLIP, HUE, LOOKED_AT, RATIO, TRIES
 from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.engine.stream import Batch, MicroBatches, Picture, index_at, numbers_at
+from cacseg.functional._precision import no_autocast
 
 READERS = 4  # threads that decode
 PICTURES = 8  # of one size that are validated together
@@ -131,8 +132,8 @@ def cut_crops(split: ResidentSplit, transform: TrainTransform, draws: Draws) -> 
     labels = split.labels[_pixel(first, width, *nearest)].masked_fill(outside, transform.ignore_index)
     images = _interpolated(split.pixels, first, length, exact)
     if transform.distort:
-        matrix, offset = _colours(numbers)
-        images = torch.baddbmm(offset[:, None], images.flatten(1, 2), matrix.mT).view_as(images).clamp(0.0, 255.0)
+        with no_autocast(images):
+            images = _distorted(images, numbers)
     images = images.round().masked_fill(outside[..., None], 0.0).to(split.pixels.dtype)
     return Batch(images.permute(0, 3, 1, 2).contiguous(), labels, window)
 
@@ -206,6 +207,12 @@ def _yiq(device: torch.device) -> tuple[Tensor, Tensor]:
     """From red, green and blue to YIQ, and back."""
     there = torch.tensor(TO_YIQ, dtype=torch.float64)
     return there.to(device), there.inverse().to(device)
+
+
+def _distorted(images: Tensor, numbers: Tensor) -> Tensor:
+    """Brightness, contrast, saturation and hue of [b, h, w, 3]."""
+    matrix, offset = _colours(numbers)
+    return torch.baddbmm(offset[:, None], images.flatten(1, 2), matrix.mT).view_as(images).clamp(0.0, 255.0)
 
 
 def _colours(numbers: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from cacseg.engine.graph import RecordedStep
 from cacseg.engine.inference import Inference, predict_each, scale_images
 from cacseg.engine.optim import make_optimiser, rate_at
 from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
+from cacseg.engine.resident import Draws
 from cacseg.engine.stream import Batch, Picture
 from cacseg.engine.views import networks_of, output_names
 from cacseg.metrics import Scores, confusion, scores
@@ -71,11 +72,13 @@ class SegmentationTask(LightningModule):
         """The share of the learning rate at a step."""
         return rate_at(self.optimiser_options, self.schedule, step)
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """The named losses of a batch of bytes on the model's device."""
-        images = self._normalised(batch.images, batch.sizes)
+    def losses(self, batch: Batch | Draws) -> dict[str, Tensor]:
+        """The named losses of a batch of bytes on the model's device, or of one that is still to be cut there."""
+        loaders: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        crops: Batch = loaders.cut(batch) if isinstance(batch, Draws) else batch
+        images = self._normalised(crops.images, crops.sizes)
         loss = self.model.loss if self.compiled_loss is None else self.compiled_loss
-        return loss(images, batch.labels.long())
+        return loss(images, crops.labels.long())
 
     def count(self, picture: Picture) -> dict[str, Tensor]:
         """The confusion matrix of each output, at the labels' size."""
@@ -94,7 +97,7 @@ class SegmentationTask(LightningModule):
             optimiser: Any = self.trainer.optimizers[0]
             self.recorded = RecordedStep(self.losses, optimiser, self.optimiser_options.clip, self.device)
 
-    def training_step(self, batch: Batch) -> dict[str, Any]:
+    def training_step(self, batch: Batch | Draws) -> dict[str, Any]:
         if self.recorded is not None:
             terms = self.recorded(batch)
             return {"loss": terms["total"], "terms": terms}
