@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -194,11 +194,3 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     for _ in range(WARM_UP_CALLS + 1):  # up to its recording
         replayed()
     return replayed
-
-
-def sizes_in(text: str) -> Iterable[int]:
-    """ "512,1280" as numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"sizes must be numbers with commas between them, such as 512,1280; got {text!r}.") from None

@@ -10,8 +10,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from cacseg._checks import check_choice
-from cacseg._files import write_file
+from cacseg._files import check_target, write_file
 from cacseg.cli._console import messages, say, show, typer
+from cacseg.cli._options import integers
 from cacseg.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
@@ -36,28 +37,32 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
 
 
-def _prepare(device: str, dtype: str, threads: int, mode: str = "eager") -> tuple[torch.device, torch.dtype]:
+def _prepare(
+    device: str,
+    dtype: str,
+    threads: int,
+    file: Path | None,
+    overwrite: bool,
+    mode: str = "eager",
+    preset: str = DEFAULT,
+) -> tuple[torch.device, torch.dtype]:
+    """Checks the options before minutes of timing."""
     import torch
 
     from cacseg.bench.steps import MODES
 
     check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
     check_choice("--mode", mode, MODES)
+    check_choice("--preset", preset, tuple(PRESETS))
     if not device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     check_choice("--device", device, ("cpu", "cuda"))
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda, but torch sees no CUDA device. Use --device cpu.")
+    if file is not None:
+        check_target(file, overwrite)
     torch.set_num_threads(threads)
     return torch.device(device), getattr(torch, dtype)
-
-
-def _check_file(path: Path | None, overwrite: bool) -> None:
-    """Before minutes of timing."""
-    if path is not None and path.exists() and not overwrite:
-        raise ValueError(f"{path} exists. Pass --overwrite to replace it, or another file.")
-    if path is not None and not path.parent.is_dir():
-        raise ValueError(f"{path.parent} is no folder. Make it first.")
 
 
 def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3) -> dict[str, Row]:
@@ -65,13 +70,11 @@ def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: in
 
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("timing", total=rounds + warm_up)
-        return compare(
-            steps,
-            device,
-            rounds=rounds,
-            warm_up=warm_up,
-            progress=lambda done: bar.update(task, completed=done),
-        )
+
+        def progress(done: int) -> None:
+            bar.update(task, completed=done)
+
+        return compare(steps, device, rounds=rounds, warm_up=warm_up, progress=progress)
 
 
 def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
@@ -120,8 +123,7 @@ def loss(
     from cacseg.bench.compare import record
     from cacseg.bench.steps import loss_steps
 
-    _check_file(json_file, overwrite)
-    place, kind = _prepare(device, dtype, threads, mode)
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, mode)
     facts = dict(batch=batch, classes=classes, channels=channels, size=size, ratio=ratio, mode=mode)
     steps = loss_steps(place, kind, looped=looped, **facts)  # type: ignore[arg-type]
     rows = _timed(steps, place, rounds, warm_up=3 if place.type == "cuda" else 1)
@@ -153,9 +155,7 @@ def step(
     from cacseg.bench.compare import record
     from cacseg.bench.steps import train_steps
 
-    _check_file(json_file, overwrite)
-    place, kind = _prepare(device, dtype, threads)
-    check_choice("--preset", preset, tuple(PRESETS))
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, preset=preset)
     facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary, preset=preset)
     rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
     _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
@@ -180,13 +180,11 @@ def infer(
 ) -> None:
     """Inference of a model at one or several sizes, plain and context-aware: frames a second and memory."""
     from cacseg.bench.compare import record
-    from cacseg.bench.steps import inference_steps, sizes_in
+    from cacseg.bench.steps import inference_steps
 
-    _check_file(json_file, overwrite)
-    place, kind = _prepare(device, dtype, threads, mode)
-    check_choice("--preset", preset, tuple(PRESETS))
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, mode, preset)
     records = []
-    for size in (512, 1280, 2560) if table else sizes_in(sizes):
+    for size in (512, 1280, 2560) if table else integers("--sizes", sizes):
         options = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)
         steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
         rows = _timed(steps, place, rounds)

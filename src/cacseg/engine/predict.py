@@ -20,11 +20,9 @@ from cacseg.data.decode import decode_image
 from cacseg.data.pictures import overlay, save_index_png
 from cacseg.data.sample import Colour
 from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
-from cacseg.engine.inference import Inference, predict_each
-from cacseg.engine.inputs import Input
-from cacseg.engine.journal import Journal
+from cacseg.engine.inference import Inference, Scale, collate, networks_of, predict_each, view_image
+from cacseg.engine.inputs import Input, Journal
 from cacseg.engine.prefetch import batch_by_key, prefetch
-from cacseg.engine.views import Scale, collate, networks_of, view_image
 from cacseg.models.model import SegmentationModel
 
 _Kind = TypeVar("_Kind")
