@@ -70,7 +70,7 @@ class TrainTransform:
         top, left, labels = self._window(sample.labels, size, generator)
         image = resized_window(sample.image, size, (top, left), labels.shape)
         if generator.random() < self.flip:
-            image, labels = _flipped(image), labels[:, ::-1]
+            image, labels = np.asarray(cv2.flip(image, 1), np.uint8), labels[:, ::-1]
         if self.distort:
             image = distorted(image, generator)
         return _to_crop(image, labels, self.crop, self.ignore_index)
@@ -225,10 +225,6 @@ def _looked_up(image: Pixels, table: Pixels) -> Pixels:
 
 def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
-
-
-def _flipped(image: Pixels) -> Pixels:
-    return np.asarray(cv2.flip(image, 1), np.uint8)
 
 
 def _planes(image: Pixels, size: tuple[int, ...]) -> Tensor:

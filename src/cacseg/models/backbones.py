@@ -118,7 +118,9 @@ def make_backbone(
             )
         if is_hrnet:
             return _make_hrnet(name, arguments, levels)
-        return _make_swin(name, {**arguments, "drop_path_rate": drop_path}, levels)
+        arguments |= {"drop_path_rate": drop_path, "num_classes": 0, "always_partition": True, "strict_img_size": False}
+        net = _create(name, arguments)
+        return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
     arguments["features_only"] = True
     if drop_path > 0.0:
         arguments["drop_path_rate"] = drop_path
@@ -265,11 +267,6 @@ def _make_hrnet(name: str, arguments: dict[str, Any], levels: Collection[int]) -
         )
     net = _create(name, {**arguments, "features_only": True, "feature_location": ""})
     return Backbone(fuse_bilinearly(net), name, net.feature_info.channels()[1:], indices=(1, 2, 3, 4))  # 0: stem
-
-
-def _make_swin(name: str, arguments: dict[str, Any], levels: Collection[int]) -> Backbone:
-    net = _create(name, {**arguments, "num_classes": 0, "always_partition": True, "strict_img_size": False})
-    return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
 
 
 def _create(name: str, arguments: dict[str, Any]) -> Any:
