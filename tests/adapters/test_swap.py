@@ -9,7 +9,7 @@ from torch import nn
 
 import cacseg
 from architectures import N, build, draw, segmentation, smp
-from cacseg.adapters.transformers import MASKS, PROMPTED
+from cacseg.adapters.rows import MASKS, PROMPTED
 
 
 class Own(nn.Module):

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory, process_group
-from cacseg.engine.weights import find_weights, fingerprint
 
 
 def test_devices():
@@ -33,16 +32,3 @@ def test_what_counts_as_out_of_memory():
         raise MemoryError
     with pytest.raises(RuntimeError, match="shapes differ"), explain_memory("a picture", torch.device("cpu")):
         raise RuntimeError("shapes differ")
-
-
-def test_the_weights_of_a_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a folder without best.safetensors or last.safetensors"):
-        find_weights(tmp_path)
-    (tmp_path / "last.safetensors").write_bytes(b"last")
-    assert find_weights(tmp_path).name == "last.safetensors"
-    (tmp_path / "best.safetensors").write_bytes(b"best")
-    assert find_weights(tmp_path).name == "best.safetensors"
-    (tmp_path / "last.ckpt").write_bytes(b"state")
-    with pytest.raises(ValueError, match=r"last.ckpt is for resuming a run"):
-        find_weights(tmp_path / "last.ckpt")
-    assert fingerprint(tmp_path / "last.safetensors") != fingerprint(tmp_path / "best.safetensors")

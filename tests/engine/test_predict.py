@@ -14,8 +14,7 @@ from PIL import Image
 from cacseg.data import normalise
 from cacseg.engine import predict as module
 from cacseg.engine.inference import Inference
-from cacseg.engine.inputs import find_images
-from cacseg.engine.journal import Journal
+from cacseg.engine.inputs import Journal, find_images
 from cacseg.engine.predict import SaveOptions, predict_images
 from distributed_evaluation import small_model
 
@@ -170,7 +169,7 @@ def test_one_process_a_folder(model, photos, tmp_path):
     (out / "masks/.mine.tmp").write_bytes(b"whole")
     script = f"""
 from pathlib import Path
-from cacseg.engine.journal import Journal
+from cacseg.engine.inputs import Journal
 Journal(Path({str(out)!r}), {{"model": "m"}})
 """
     with Journal(out, {"model": "m"}):

@@ -141,9 +141,9 @@ def test_a_backbone_that_cannot_serve_says_why(name, words):
         ("resnet18", {"padding": "same"}, "timm cannot build 'resnet18' with"),
         ("resnet18", {"output_stride": 4}, "output_stride must be 8, 16 or 32; got 4"),
         ("mobilenetv2_100", {"dilated_blocks": "some"}, "dilated_blocks must be one of 'first', 'all'; got 'some'"),
-        ("hrnet_w18_small", {"output_stride": 8}, "HRNet takes neither"),
+        ("hrnet_w18_small", {"output_stride": 8}, "HRNet and Swin take neither"),
         ("hrnet_w18_small", {"levels": (2, 3)}, r"reads the maps \(2, 3\)"),
-        ("swin_tiny_patch4_window7_224", {"output_stride": 8}, "Swin takes neither"),
+        ("swin_tiny_patch4_window7_224", {"output_stride": 8}, "HRNet and Swin take neither"),
     ],
 )
 def test_an_option_that_a_backbone_lacks_is_refused(name, arguments, words):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cacseg.engine.inference import Inference, predict, predict_each
-from cacseg.engine.views import networks_of
+from cacseg.engine.inference import Inference, networks_of, predict, predict_each
 from cacseg.models import create_model
 from cacseg.models.layers import crop
 from cacseg.models.model import SegmentationModel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from cacseg.adapters import mmseg, smp, torchvision, transformers
-from cacseg.adapters.rows import Parts, Row, read_row
+from cacseg.adapters import mmseg
+from cacseg.adapters.rows import SMP_ROWS, TORCHVISION_ROWS, TRANSFORMERS_ROWS, Parts, Row, read_row
 
 SUPPORTED: dict[tuple[str, str], Row] = {
-    (row.package, row.architecture): row for row in (*smp.ROWS, *torchvision.ROWS, *transformers.ROWS, *mmseg.ROWS)
+    (row.package, row.architecture): row for row in (*SMP_ROWS, *TORCHVISION_ROWS, *TRANSFORMERS_ROWS, *mmseg.ROWS)
 }
 
 

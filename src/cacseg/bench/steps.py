@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -166,7 +166,7 @@ def inference_steps(
 
         # For this size alone: a second size would make torch compile for any, which is slower.
         run = torch.compile(infer, dynamic=False) if mode.startswith("compile") else infer
-        steps[row] = _in_mode(_without_gradient(run), mode, device)
+        steps[row] = _in_mode(torch.inference_mode()(run), mode, device)
     return steps
 
 
@@ -174,14 +174,6 @@ def _make_model(name: str, classes: int, row: str, preset: PresetName, *, auxili
     """Of a row; "looped" is the released method, whatever the preset."""
     classifier: Literal["plain", "context"] = "plain" if row in (PLAIN, OUR_CROSS_ENTROPY) else "context"
     return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, auxiliary=auxiliary)
-
-
-def _without_gradient(run: Callable[[], object]) -> Callable[[], object]:
-    def step() -> object:
-        with torch.inference_mode():
-            return run()
-
-    return step
 
 
 def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Callable[[], object]:
@@ -194,11 +186,3 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     for _ in range(WARM_UP_CALLS + 1):  # up to its recording
         replayed()
     return replayed
-
-
-def sizes_in(text: str) -> Iterable[int]:
-    """ "512,1280" as numbers."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(f"sizes must be numbers with commas between them, such as 512,1280; got {text!r}.") from None

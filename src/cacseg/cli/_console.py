@@ -8,6 +8,7 @@ try:
     import typer as typer
     from rich.console import Console
     from rich.measure import Measurement
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 except ModuleNotFoundError as error:  # pragma: no cover
     sys.exit(f"the command line needs {error.name}, which is not installed: pip install 'cacseg[all]'")
@@ -28,6 +29,13 @@ def show(table: Table, *, full_width: bool = False) -> None:
         return
     needed = Measurement.get(out, out.options.update(max_width=MAX_WIDTH), table).maximum
     Console(width=max(needed, out.width)).print(table)
+
+
+def progress_bar(*more: str, visible: bool = True) -> Progress:
+    """How many of how many are done, on stderr, gone when it ends; `more` names further fields of its tasks."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    fields = (TextColumn(f"{{task.fields[{name}]}}") for name in more)
+    return Progress(*columns, *fields, console=messages, transient=True, disable=not visible)
 
 
 def fail(error: Exception | str) -> None:

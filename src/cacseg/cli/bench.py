@@ -1,16 +1,245 @@
-"""`cacseg bench ...`: one command for each thing that is timed."""
+"""`cacseg bench`: loss, step and infer (plain, ours and the authors' way side by side), and data."""
 
 from __future__ import annotations
 
-from cacseg.cli._console import typer
-from cacseg.cli.bench_data import data
-from cacseg.cli.bench_speed import infer, loss, step
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rich.progress import Progress
+from rich.table import Table
+
+from cacseg._checks import check_choice
+from cacseg._files import check_target, write_file
+from cacseg.cli._console import messages, say, show, typer
+from cacseg.cli._options import integers
+from cacseg.presets import DEFAULT, PRESETS
+
+if TYPE_CHECKING:
+    import torch
+
+    from cacseg.bench.compare import Row
 
 bench = typer.Typer(help="Timings that you can repeat.", no_args_is_help=True)
-for command in (loss, step, infer, data):
-    bench.command()(command)
+
+Device = Annotated[str, typer.Option(help="cpu or cuda; cuda if there is one by default.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images a step.")]
+Classes = Annotated[int, typer.Option(min=2, help="Classes.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds, of which medians count.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
+Looped = Annotated[bool, typer.Option("--looped/--no-looped", help="With the authors' way of computing as a row.")]
+Mode = Annotated[
+    str,
+    typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
+]
+Preset = Annotated[str, typer.Option(help=f"Of the context-aware classifier: {', '.join(PRESETS)}.")]
+Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
 
 
-@bench.callback()
-def _group() -> None:
-    """Timings that you can repeat."""
+def _prepare(
+    device: str,
+    dtype: str,
+    threads: int,
+    file: Path | None,
+    overwrite: bool,
+    mode: str = "eager",
+    preset: str = DEFAULT,
+) -> tuple[torch.device, torch.dtype]:
+    """Checks the options before minutes of timing."""
+    import torch
+
+    from cacseg.bench.steps import MODES
+
+    check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
+    check_choice("--mode", mode, MODES)
+    check_choice("--preset", preset, tuple(PRESETS))
+    if not device:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_choice("--device", device, ("cpu", "cuda"))
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda, but torch sees no CUDA device. Use --device cpu.")
+    if file is not None:
+        check_target(file, overwrite)
+    torch.set_num_threads(threads)
+    return torch.device(device), getattr(torch, dtype)
+
+
+def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3) -> dict[str, Row]:
+    from cacseg.bench.compare import compare
+
+    with Progress(console=messages, transient=True) as bar:
+        task = bar.add_task("timing", total=rounds + warm_up)
+
+        def progress(done: int) -> None:
+            bar.update(task, completed=done)
+
+        return compare(steps, device, rounds=rounds, warm_up=warm_up, progress=progress)
+
+
+def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    rate = ("fps",) if batch is not None else ()
+    for name in ("ms", *rate, "x first", "least", "most", "MiB", "x first"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in rows.items():
+        speed = [] if batch is None else [f"{batch * 1e3 / row.time_ms:.1f}"]
+        ratios = [f"{ratio:.3f}" for ratio in (row.time_ratio, row.time_ratio_least, row.time_ratio_most)]
+        memory = [
+            "" if value is None else form.format(value)
+            for value, form in zip(row[4:], ("{:.0f}", "{:.3f}"), strict=True)
+        ]
+        table.add_row(name, f"{row.time_ms:.2f}", *speed, *ratios, *memory)
+    show(table)
+
+
+def _write(path: Path | None, content: dict[str, Any] | list[dict[str, Any]]) -> None:
+    if path is not None:
+        write_file(path, json.dumps(content, indent=2) + "\n")
+        say(f"wrote {path}")
+
+
+@bench.command()
+def loss(
+    device: Device = "",
+    dtype: Dtype = "float32",
+    batch: Batch = 4,
+    classes: Classes = 150,
+    channels: Annotated[int, typer.Option(min=2, help="Channels of the features.")] = 512,
+    size: Annotated[int, typer.Option(min=1, help="Height and width of the features.")] = 128,
+    ratio: Annotated[int, typer.Option(min=1, help="Labels are this many times larger.")] = 4,
+    mode: Mode = "eager",
+    looped: Looped = True,
+    rounds: Rounds = 10,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Classifier and loss from the features on, forward and backward.
+
+    plain: conv, F.interpolate and F.cross_entropy; beside it conv and cacseg.upsampled_cross_entropy, the presets, and
+    the authors' way of computing.
+    """
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import loss_steps
+
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, mode)
+    facts = dict(batch=batch, classes=classes, channels=channels, size=size, ratio=ratio, mode=mode)
+    steps = loss_steps(place, kind, looped=looped, **facts)  # type: ignore[arg-type]
+    rows = _timed(steps, place, rounds, warm_up=3 if place.type == "cuda" else 1)
+    shape = f"b={batch} n={classes} d={channels} {size}x{size} -> {size * ratio}x{size * ratio}"
+    _show(f"loss, forward + backward, {place} {dtype} {mode}: {shape}", rows)
+    _write(json_file, record(rows, place, dtype=dtype, **facts, threads=threads, rounds=rounds))
+
+
+@bench.command()
+def step(
+    model: Model = "upernet_swin_tiny",
+    device: Device = "",
+    dtype: Dtype = "float32",
+    batch: Batch = 4,
+    classes: Classes = 150,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
+    auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
+    preset: Preset = DEFAULT,
+    looped: Looped = True,
+    rounds: Rounds = 10,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """A whole training step of a model with AdamW.
+
+    plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, the
+    context-aware one, and the authors' way of computing.
+    """
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import train_steps
+
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, preset=preset)
+    facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary, preset=preset)
+    rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
+    _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
+    _write(json_file, record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
+
+
+@bench.command()
+def infer(
+    model: Model = "upernet_swin_tiny",
+    device: Device = "",
+    dtype: Dtype = "bfloat16",
+    batch: Batch = 1,
+    classes: Classes = 150,
+    sizes: Annotated[str, typer.Option(help="Heights and widths, with commas.")] = "512",
+    table: Annotated[bool, typer.Option("--table", help="The paper's efficiency table: 512, 1280 and 2560.")] = False,
+    mode: Mode = "eager",
+    preset: Preset = DEFAULT,
+    looped: Looped = True,
+    rounds: Rounds = 20,
+    threads: Threads = 2,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Inference of a model at one or several sizes, plain and context-aware: frames a second and memory."""
+    from cacseg.bench.compare import record
+    from cacseg.bench.steps import inference_steps
+
+    place, kind = _prepare(device, dtype, threads, json_file, overwrite, mode, preset)
+    records = []
+    for size in (512, 1280, 2560) if table else integers("--sizes", sizes):
+        options = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)
+        steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
+        rows = _timed(steps, place, rounds)
+        _show(f"inference of {model}, {place} {dtype} {mode}: b={batch} {size}x{size}", rows, batch)
+        records.append(record(rows, place, model=model, dtype=dtype, **options, threads=threads, rounds=rounds))
+    _write(json_file, records)
+
+
+@bench.command()
+def data(
+    root: Annotated[
+        Path | None, typer.Argument(help="A data set; generated 683x512 JPEGs in ADE20K's layout by default.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
+    split: Annotated[str, typer.Option(help="The split to read.")] = "train",
+    crop: Annotated[tuple[int, int], typer.Option(help="Height and width of the crops.")] = (512, 512),
+    scale: Annotated[
+        tuple[int, int], typer.Option(help="Long and short side that images are fitted into at ratio 1.")
+    ] = (2048, 512),
+    images: Annotated[int, typer.Option(min=1, help="Images a round.")] = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the median counts; one more is left out.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Images a second that one core reads and transforms for training: decoding, resizing, crop, flip, distortion."""
+    from cacseg.bench.data import measure, write_generated
+    from cacseg.data import TrainTransform, open_data
+    from cacseg.data.check import guess_name
+
+    with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
+        if root is None:
+            if name is not None or split != "train":
+                raise ValueError("--name and --split belong to a ROOT; without one, files are generated.")
+            task = bar.add_task("generating files", total=None)
+            write_generated(Path(scratch), min(images, 64))
+            bar.remove_task(task)
+        place = Path(scratch) if root is None else root
+        source = open_data(guess_name(place) if name is None else name, place, split)
+        task = bar.add_task("timing", total=rounds + 1)
+        result = measure(
+            source,
+            TrainTransform(crop, scale),
+            images=images,
+            rounds=rounds,
+            progress=lambda done: bar.update(task, completed=done + 1),
+        )
+    if as_json:
+        described = {"data": "generated 683x512" if root is None else str(root), "crop": crop, "scale": scale}
+        print(json.dumps({**described, **result.as_json()}, indent=2))
+        return
+    bounds = f"{min(result.rounds):.1f} to {max(result.rounds):.1f}"
+    say(f"{result.images_per_second:.1f} images a second a core ({bounds} in {rounds} rounds of {images})")
+    say(f"  {result.read_ms:.2f} ms to read and decode, {result.transform_ms:.2f} ms to transform")

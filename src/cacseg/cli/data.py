@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cacseg.cli._console import messages, say, show, typer
+from cacseg.cli._console import progress_bar, say, show, typer
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -69,8 +68,7 @@ def check(
         say(f"{root} lies as {chosen!r} does (--name takes it for another).")
     if output is not None:  # before the long work
         check_target(output / "report.json", overwrite)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=messages, transient=True) as bar:
+    with progress_bar() as bar:
         tasks = {}
 
         def progress(split: str, done: int, total: int) -> None:

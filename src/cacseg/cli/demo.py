@@ -99,8 +99,7 @@ def _draw(
     """Draws the first scenes, not chosen, beside the predictions of both models."""
     from cacseg.data.pictures import save_picture
     from cacseg.engine.device import choose_device
-    from cacseg.engine.inference import Inference
-    from cacseg.engine.views import segment
+    from cacseg.engine.inference import Inference, segment
     from cacseg.reports.sheets import comparison_sheet
     from cacseg.reports.tables import percent
 

@@ -5,29 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from cacseg.cli._console import messages, note, say, show, typer
-from cacseg.cli._inference import (
-    WORKERS,
-    Batch,
-    Device,
-    Flip,
-    MultiScale,
-    Precision,
-    Scale,
-    Slide,
-    Stride,
-    Whole,
-    WindowBatch,
-    Workers,
-    make_inference,
-    parse_scale,
-)
+from cacseg.cli import _inference as options
+from cacseg.cli._console import messages, note, progress_bar, say, show, typer
+from cacseg.cli._inference import make_inference, parse_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,18 +40,18 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     oracle: Annotated[bool, typer.Option("--oracle", help="Score the oracle as well, which knows the labels.")] = False,
     boundary: Annotated[bool, typer.Option(help="Score boundary IoU as well.")] = True,
-    scale: Scale = None,
-    slide: Slide = None,
-    stride: Stride = None,
-    whole: Whole = False,
-    multi_scale: MultiScale = False,
-    flip: Flip = False,
+    scale: options.Scale = None,
+    slide: options.Slide = None,
+    stride: options.Stride = None,
+    whole: options.Whole = False,
+    multi_scale: options.MultiScale = False,
+    flip: options.Flip = False,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst images the sheet shows.")] = 8,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    batch: Batch = 1,
-    window_batch: WindowBatch = 4,
-    workers: Workers = WORKERS,
+    device: options.Device = "auto",
+    precision: options.Precision = "fp32",
+    batch: options.Batch = 1,
+    window_batch: options.WindowBatch = 4,
+    workers: options.Workers = options.WORKERS,
 ) -> None:
     """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
 
@@ -102,7 +87,7 @@ def evaluate(
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
         start = time.perf_counter()
-        with _Bar(len(split_data), visible=is_first) as bar:
+        with _progress(len(split_data), visible=is_first) as update:
             found = run(
                 model,
                 split_data,
@@ -114,7 +99,7 @@ def evaluate(
                 precision=precision,
                 batch=batch,
                 workers=workers,
-                progress=bar.update,
+                progress=update,
             )
         if not is_first:
             return
@@ -159,34 +144,21 @@ def _print(found: Evaluation, title: str, seconds: float) -> None:
     say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
 
 
-class _Bar:
-    """Images done and the mIoU so far, read from the device no more than once a second."""
+@contextmanager
+def _progress(total: int, visible: bool) -> Iterator[Callable[[int, Mapping[str, Tensor]], None]]:
+    """A bar of images done, and the mIoU so far, read from the device no more than once a second."""
+    from cacseg.metrics import scores
 
-    def __init__(self, total: int, visible: bool) -> None:
-        columns = (
-            TextColumn("evaluating"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[score]}"),
-        )
-        self.bar = Progress(*columns, console=messages, transient=True, disable=not visible)
-        self.task = self.bar.add_task("", total=total, score="")
-        self.read_at = 0.0
+    read_at = 0.0
+    with progress_bar("score", visible=visible) as bar:
+        task = bar.add_task("evaluating", total=total, score="")
 
-    def __enter__(self) -> _Bar:
-        self.bar.start()
-        return self
+        def update(done: int, counts: Mapping[str, Tensor]) -> None:
+            nonlocal read_at
+            bar.update(task, completed=done)
+            if visible and time.monotonic() - read_at >= 1.0:
+                values = (f"{name} {100 * scores(one).mean_iou:.1f}" for name, one in counts.items())
+                bar.update(task, score="mIoU so far: " + ", ".join(values))
+                read_at = time.monotonic()
 
-    def __exit__(self, *_: object) -> None:
-        self.bar.stop()
-
-    def update(self, done: int, counts: Mapping[str, Tensor]) -> None:
-        self.bar.update(self.task, completed=done)
-        if self.bar.disable or time.monotonic() - self.read_at < 1.0:
-            return
-        from cacseg.metrics import scores
-
-        values = (f"{name} {100 * scores(one).mean_iou:.1f}" for name, one in counts.items())
-        self.bar.update(self.task, score="mIoU so far: " + ", ".join(values))
-        self.read_at = time.monotonic()
+        yield update

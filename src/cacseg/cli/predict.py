@@ -7,25 +7,9 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from cacseg.cli._console import fail, messages, say, typer
-from cacseg.cli._inference import (
-    WORKERS,
-    Batch,
-    Device,
-    Flip,
-    MultiScale,
-    Precision,
-    Scale,
-    Slide,
-    Stride,
-    Whole,
-    WindowBatch,
-    Workers,
-    make_inference,
-    parse_scale,
-)
+from cacseg.cli import _inference as options
+from cacseg.cli._console import fail, progress_bar, say, typer
+from cacseg.cli._inference import make_inference, parse_scale
 
 
 def predict(
@@ -43,17 +27,17 @@ def predict(
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
-    scale: Scale = None,
-    slide: Slide = None,
-    stride: Stride = None,
-    whole: Whole = False,
-    multi_scale: MultiScale = False,
-    flip: Flip = False,
-    device: Device = "auto",
-    precision: Precision = "fp32",
-    batch: Batch = 4,
-    window_batch: WindowBatch = 4,
-    workers: Workers = WORKERS,
+    scale: options.Scale = None,
+    slide: options.Slide = None,
+    stride: options.Stride = None,
+    whole: options.Whole = False,
+    multi_scale: options.MultiScale = False,
+    flip: options.Flip = False,
+    device: options.Device = "auto",
+    precision: options.Precision = "fp32",
+    batch: options.Batch = 4,
+    window_batch: options.WindowBatch = 4,
+    workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
 
@@ -65,8 +49,7 @@ def predict(
     import cacseg
     from cacseg.data.class_list import distinct_colours
     from cacseg.engine.device import autocast, choose_device
-    from cacseg.engine.inputs import find_images
-    from cacseg.engine.journal import Journal
+    from cacseg.engine.inputs import Journal, find_images
     from cacseg.engine.predict import SaveOptions, predict_images
     from cacseg.engine.weights import find_weights, fingerprint
     from cacseg.recipes.protocol import data_of_run
@@ -81,15 +64,13 @@ def predict(
     inputs = find_images(paths, output)
     model = cacseg.load(weights)
     shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
-    options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
+    chosen_options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
     logits = "plain" if plain else model.default_output
-    options |= {"precision": precision, "output": logits, "opacity": opacity, "bits": bits}
+    chosen_options |= {"precision": precision, "output": logits, "opacity": opacity, "bits": bits}
     palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
-    columns = (TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     start = time.perf_counter()
-    bar = Progress(*columns, TextColumn("{task.fields[failed]}"), console=messages, transient=True)
-    with Journal(output, options, overwrite=overwrite) as journal, bar:
-        task = bar.add_task("", total=len(inputs), failed="")
+    with Journal(output, chosen_options, overwrite=overwrite) as journal, progress_bar("failed") as bar:
+        task = bar.add_task("predicting", total=len(inputs), failed="")
 
         def update(done: int, failed: int) -> None:
             bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -190,32 +189,24 @@ def _check_piece(data: FileData, indices: range) -> _Piece:
 
 
 def _pieces(datas: list[FileData], workers: int) -> Iterator[tuple[int, int, _Piece]]:
-    """Results as they come, each with its data set and the index of its first pair."""
-    rest = [
+    """Results in order, each with its data set and the index of its first pair."""
+    places = [
         (which, range(start, min(start + PIECE, len(data))))
         for which, data in enumerate(datas)
         for start in range(0, len(data), PIECE)
     ]
-    if workers == 0 or len(rest) < 2:
-        for which, indices in rest:
+    if workers == 0 or len(places) < 2:
+        for which, indices in places:
             yield which, indices.start, _check_piece(datas[which], indices)
         return
     # spawn: the parent may hold threads (a progress bar), which a forked child would inherit half-locked.
-    with ProcessPoolExecutor(min(workers, len(rest)), get_context("spawn"), _start, (datas,)) as pool:
-        waiting: dict[Future[_Piece], tuple[int, range]] = {}
-        todo = iter(rest)
-        while True:
-            for which, indices in islice(todo, 4 * workers - len(waiting)):
-                waiting[pool.submit(_check_shared, which, indices)] = which, indices
-            if not waiting:
-                return
-            for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                which, indices = waiting.pop(future)
-                try:
-                    piece = future.result()
-                except BrokenProcessPool as error:
-                    raise OSError("a process of the check was killed; out of memory? Try fewer --workers.") from error
+    with ProcessPoolExecutor(min(workers, len(places)), get_context("spawn"), _start, (datas,)) as pool:
+        try:
+            pieces = pool.map(_check_shared, *zip(*places, strict=True))
+            for (which, indices), piece in zip(places, pieces, strict=True):
                 yield which, indices.start, piece
+        except BrokenProcessPool as error:
+            raise OSError("a process of the check was killed; out of memory? Try fewer --workers.") from error
 
 
 _shared: list[FileData] = []  # of a worker: sent once, not with every piece

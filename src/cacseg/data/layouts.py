@@ -274,26 +274,17 @@ LAYOUTS: dict[str, Layout] = {
             _builtin("cityscapes"),
             _find_cityscapes,
         ),
-        Layout(
-            "pascal_context59",
-            _PASCAL_TREE,
-            _VOC,
-            _PASCAL_MARKS,
-            _pascal_splits,
-            _builtin("pascal_context59"),
-            _find_pascal_context,
+        *(
+            Layout(name, _PASCAL_TREE, _VOC, _PASCAL_MARKS, _pascal_splits, classes, _find_pascal_context)
+            for name, classes in (
+                ("pascal_context59", _builtin("pascal_context59")),
+                ("pascal_context60", _pascal_context60),
+            )
         ),
-        Layout(
-            "pascal_context60",
-            _PASCAL_TREE,
-            _VOC,
-            _PASCAL_MARKS,
-            _pascal_splits,
-            _pascal_context60,
-            _find_pascal_context,
+        *(
+            Layout(name, _FOLDER_TREE, (name,), _FOLDER_MARKS, _any_split, _builtin(name), _find_named_folder)
+            for name in ("camvid", "msrc21")
         ),
-        Layout("camvid", _FOLDER_TREE, ("camvid",), _FOLDER_MARKS, _any_split, _builtin("camvid"), _find_named_folder),
-        Layout("msrc21", _FOLDER_TREE, ("msrc21",), _FOLDER_MARKS, _any_split, _builtin("msrc21"), _find_named_folder),
         Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),
     )
 }

@@ -63,8 +63,12 @@ def contact_sheet(
     gap, line = 6, 18
     strips = [_strip(titles, widths, line, gap)] if titles else []
     for index, row in enumerate(scaled):
-        cells = [_widened(picture, width) for picture, width in zip(row, widths, strict=True)]
-        strips.append(_side_by_side(cells, gap))
+        wide = [*(width + gap for width in widths[:-1]), widths[-1]]  # each cell with the gap after it
+        cells = [
+            np.pad(picture, ((0, 0), (0, width - picture.shape[1]), (0, 0)), constant_values=255)
+            for picture, width in zip(row, wide, strict=True)
+        ]
+        strips.append(np.concatenate(cells, axis=1))
         strips.append(_strip(names[index : index + 1], [sum(widths) + gap * (len(widths) - 1)], line, gap))
     return np.pad(np.concatenate(strips), ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
 
@@ -93,16 +97,6 @@ def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
 def _fit(picture: Picture, height: int) -> Picture:
     width = max(1, round(picture.shape[1] * height / picture.shape[0]))
     return np.asarray(cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def _widened(picture: Picture, width: int) -> Picture:
-    return np.pad(picture, ((0, 0), (0, width - picture.shape[1]), (0, 0)), constant_values=255)
-
-
-def _side_by_side(cells: Sequence[Picture], gap: int) -> Picture:
-    between = np.full((cells[0].shape[0], gap, 3), 255, np.uint8)
-    parts = [part for cell in cells for part in (cell, between)][:-1]
-    return np.concatenate(parts, axis=1)
 
 
 def _strip(texts: Sequence[str], widths: Sequence[int], height: int, gap: int) -> Picture:

@@ -78,7 +78,7 @@ class TrainTransform:
         top, left, labels = self._window(sample.labels, size, numbers[CORNERS])
         image = resized_window(sample.image, size, (top, left), labels.shape)
         if numbers[FLIP] < self.flip:
-            image, labels = _flipped(image), labels[:, ::-1]
+            image, labels = np.asarray(cv2.flip(image, 1), np.uint8), labels[:, ::-1]
         if self.distort:
             image = distorted(image, numbers)
         return _to_crop(image, labels, self.crop, self.ignore_index)
@@ -242,10 +242,6 @@ def _looked_up(image: Pixels, table: Pixels) -> Pixels:
 
 def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
-
-
-def _flipped(image: Pixels) -> Pixels:
-    return np.asarray(cv2.flip(image, 1), np.uint8)
 
 
 def _planes(image: Pixels, size: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 import torch
 from torch import distributed
@@ -58,26 +57,22 @@ def explain_memory(what: str, device: torch.device) -> Iterator[None]:
         ) from error
 
 
-class Process(NamedTuple):
-    """The device of this process, and whether it is rank 0, which prints and writes."""
-
-    device: torch.device
-    is_first: bool
-
-
 @contextmanager
-def process_group(device: str) -> Iterator[Process]:
-    """Joins the processes that torchrun started, each with its own GPU; without torchrun there is one process."""
+def process_group(device: str) -> Iterator[tuple[torch.device, bool]]:
+    """Joins the processes that torchrun started, each with its own GPU; without torchrun there is one process.
+
+    Yields the device of this process, and whether it is rank 0, which prints and writes.
+    """
     chosen = choose_device(device)
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Process(chosen, True)
+        yield chosen, True
         return
     if chosen.type == "cuda":
         chosen = choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
         torch.cuda.set_device(chosen)
     distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield Process(chosen, distributed.get_rank() == 0)
+        yield chosen, distributed.get_rank() == 0
     finally:
         distributed.destroy_process_group()
 

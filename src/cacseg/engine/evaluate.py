@@ -14,10 +14,10 @@ from torch import Tensor, distributed
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, check_sample
 from cacseg.engine.device import autocast, explain_memory
-from cacseg.engine.inference import Inference, predict_each
+from cacseg.engine.inference import Inference, Scale, collate, networks_of, output_names, predict_each, send, view_image
 from cacseg.engine.prefetch import batch_by_key, prefetch
-from cacseg.engine.views import Scale, collate, networks_of, output_names, send, view_image
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, scores, tally
+from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
 
 Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output
@@ -65,10 +65,10 @@ def compare_classes(model: SegmentationModel, data: SegmentationData) -> list[st
     """An error where model and data have not the same number of classes; a line for each name that differs."""
     theirs, ours = list(data.class_names), model.class_names
     if model.num_classes != len(theirs):
-        listed = f" ({_list(ours)})" if ours is not None else ""
+        listed = f" ({list_names(list(ours))})" if ours is not None else ""
         raise ValueError(
             f"model and data must have the same classes; the model has {model.num_classes}{listed}, {data.name} has "
-            f"{len(theirs)} ({_list(theirs)}). Give the data set that the model was trained for."
+            f"{len(theirs)} ({list_names(theirs)}). Give the data set that the model was trained for."
         )
     pairs = enumerate(zip(ours or theirs, theirs, strict=True))
     return [f"class {k} is {a!r} in the model and {b!r} in {data.name}" for k, (a, b) in pairs if a != b]
@@ -222,8 +222,3 @@ def _gather(images: list[ImageResult], totals: Iterable[Tensor], ranks: int) -> 
     gathered: list[list[ImageResult] | None] = [None] * ranks
     distributed.all_gather_object(gathered, images)
     return sorted((image for part in gathered for image in part or ()), key=lambda image: image.place)
-
-
-def _list(values: object) -> str:
-    shown = [str(value) for value in values]  # type: ignore[attr-defined]
-    return ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "")

@@ -10,19 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.data.transforms import TestTransform, normalise
+from cacseg.engine.device import autocast
 from cacseg.functional.labels import resize_labels
+from cacseg.models.model import SegmentationModel
 
 Network = Callable[[Tensor], Tensor]
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
+
+Scale = tuple[int, int]  # the longest and the shortest side an image may have
 
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 
@@ -184,3 +193,79 @@ def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
     if tuple(scores.shape[2:]) == tuple(size):
         return scores
     return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequence[float]) -> list[Tensor]:
+    """The image [3, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
+    long, short = scale if scale is not None else (max(image.shape[:2]), min(image.shape[:2]))
+    times = [(max(1, round(long * ratio)), max(1, round(short * ratio))) for ratio in ratios]
+    as_it_is = [scale is None and ratio == 1.0 for ratio in ratios]
+    return [TestTransform(None if same else one)(image) for one, same in zip(times, as_it_is, strict=True)]
+
+
+def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
+    """Normalised batches, one for each ratio, from the views of images of one size. Bytes travel, not floats."""
+    if len(model.mean) != 3:
+        raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
+    dtype = model.classifier.weight.dtype
+    batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
+    mean, std = _mean_and_std(tuple(model.mean), tuple(model.std), device)
+    return [normalise(send(batch, device), mean, std, None).to(dtype) for batch in batches]
+
+
+def send(batch: Tensor, device: torch.device) -> Tensor:
+    """Copies a batch to the device, asynchronously to a GPU."""
+    if device.type == "cuda":
+        return batch.pin_memory().to(device, non_blocking=True)
+    return batch.to(device)
+
+
+def output_names(model: SegmentationModel, oracle: bool = False) -> list[str]:
+    """The keys of `model.all_logits`, with labels (`oracle`) or without."""
+    classifier = model.classifier
+    names = ["plain"]
+    if isinstance(classifier, ContextAwareClassifier):
+        if classifier.context_design != "none":
+            names += ["context", "mean"]
+        if oracle and classifier.oracle_design != "none":
+            names.append("oracle")
+    return names
+
+
+def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
+    """The named outputs of the model, in the form that `predict_each` takes."""
+
+    def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+        if list(names) == [model.default_output]:  # computes no other
+            found = {model.default_output: model.classifier(model.features(images))}
+        else:
+            found = model.all_logits(images, labels)
+        for name in names:  # one after another: at full size they are large
+            yield found[name] if model.stride is None else model.upsample_logits(found[name].float(), images.shape[2:])
+
+    return logits
+
+
+def segment(
+    model: SegmentationModel,
+    image: npt.NDArray[np.uint8],
+    *,
+    inference: Inference,
+    scale: Scale | None,
+    device: torch.device,
+    precision: str = "fp32",
+    output: str | None = None,
+) -> npt.NDArray[np.uint8]:
+    """The class of each pixel of one image [H, W, 3], by the model's default output or another ("plain")."""
+    names = [model.default_output if output is None else output]
+    shown = collate([view_image(image, scale, inference.ratios)], model, device)
+    height, width = image.shape[:2]
+    with autocast(device, precision):
+        scores = next(predict_each(networks_of(model, names), shown, (height, width), inference))
+    return scores[0].argmax(0).to(torch.uint8).cpu().numpy()
+
+
+@lru_cache(maxsize=8)
+def _mean_and_std(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
+    """Cached on the device: sending six numbers with each batch would wait for a GPU."""
+    return torch.tensor([mean, std], device=device).unbind()

@@ -20,11 +20,9 @@ from cacseg.data.decode import decode_image
 from cacseg.data.pictures import overlay, save_index_png
 from cacseg.data.sample import Colour
 from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
-from cacseg.engine.inference import Inference, predict_each
-from cacseg.engine.inputs import Input
-from cacseg.engine.journal import Journal
+from cacseg.engine.inference import Inference, Scale, collate, networks_of, predict_each, view_image
+from cacseg.engine.inputs import Input, Journal
 from cacseg.engine.prefetch import batch_by_key, prefetch
-from cacseg.engine.views import Scale, collate, networks_of, view_image
 from cacseg.models.model import SegmentationModel
 
 _Kind = TypeVar("_Kind")
@@ -123,8 +121,15 @@ def predict_images(
         workers: threads that read, and as many that write; `prefetch` bounds the memory of images that wait.
         progress: called with the number of finished images, skipped ones included, and how many of them failed.
     """
-    todo = [item for item in inputs if not _is_done(item, journal, save)]
-    predictor = _Predictor(model, inference, scale, output, torch.device(device), precision, save)
+    if model.num_classes > 256:
+        raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
+    device, output = torch.device(device), model.default_output if output is None else output
+
+    def is_done(item: Input) -> bool:
+        return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
+
+    todo = [item for item in inputs if not is_done(item)]
+    predictor = _Predictor(model.to(device).eval(), inference, scale, output, device, precision, save)
     failed: list[Failure] = []
 
     def without_failures(results: Iterable[_Kind | Failure]) -> Iterator[_Kind]:
@@ -152,24 +157,17 @@ def predict_images(
     return Summary(written, skipped, failed)
 
 
+@dataclass(frozen=True)
 class _Predictor:
     """The model and how images are shown to it."""
 
-    def __init__(
-        self,
-        model: SegmentationModel,
-        inference: Inference,
-        scale: Scale | None,
-        output: str | None,
-        device: torch.device,
-        precision: str,
-        save: SaveOptions,
-    ) -> None:
-        if model.num_classes > 256:
-            raise ValueError(f"a mask of 8 bits holds at most 256 classes; the model has {model.num_classes}.")
-        self.model, self.inference, self.scale = model.to(device).eval(), inference, scale
-        self.device, self.precision, self.save = device, precision, save
-        self.networks = networks_of(model, [model.default_output if output is None else output])
+    model: SegmentationModel
+    inference: Inference
+    scale: Scale | None
+    output: str
+    device: torch.device
+    precision: str
+    save: SaveOptions
 
     def read(self, item: Input) -> _LoadedImage | Failure:
         try:
@@ -206,7 +204,7 @@ class _Predictor:
         size = (group[0].image.shape[0], group[0].image.shape[1])
         shown = collate([one.views for one in group], self.model, self.device)
         with autocast(self.device, self.precision):
-            scores = next(predict_each(self.networks, shown, size, self.inference))
+            scores = next(predict_each(networks_of(self.model, [self.output]), shown, size, self.inference))
         are_logits = not self.inference.averages
         return [
             _Prediction(one.item, one.image, *_read_scores(each, self.save, are_logits))
@@ -216,10 +214,6 @@ class _Predictor:
 
 def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
-
-
-def _is_done(item: Input, journal: Journal, save: SaveOptions) -> bool:
-    return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
 
 
 def _read_scores(

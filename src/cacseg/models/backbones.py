@@ -108,15 +108,24 @@ def make_backbone(
     check_choice("dilated_blocks", dilated_blocks, ("first", "all"))
     if output_stride not in (8, 16, 32):
         raise ValueError(f"output_stride must be 8, 16 or 32; got {output_stride}.")
-    if name.startswith("hrnet_"):
-        return _make_hrnet(name, in_channels, output_stride, drop_path, padding, pretrained, levels)
-    if name.startswith("swin_"):
-        return _make_swin(name, in_channels, output_stride, drop_path, padding, pretrained, levels)
-    arguments: dict[str, Any] = {"in_chans": in_channels, "features_only": True, "pretrained": pretrained}
-    if output_stride != 32:
-        arguments["output_stride"] = output_stride
+    arguments: dict[str, Any] = {"in_chans": in_channels, "pretrained": pretrained}
+    is_hrnet = name.startswith("hrnet_")
+    if is_hrnet or name.startswith("swin_"):
+        if output_stride != 32 or padding or (is_hrnet and drop_path > 0.0):
+            raise ValueError(
+                "HRNet and Swin take neither an output_stride nor a padding, and HRNet no drop_path; got "
+                f"output_stride={output_stride}, padding={padding!r}, drop_path={drop_path}. Leave them out."
+            )
+        if is_hrnet:
+            return _make_hrnet(name, arguments, levels)
+        arguments |= {"drop_path_rate": drop_path, "num_classes": 0, "always_partition": True, "strict_img_size": False}
+        net = _create(name, arguments)
+        return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
+    arguments["features_only"] = True
     if drop_path > 0.0:
         arguments["drop_path_rate"] = drop_path
+    if output_stride != 32:
+        arguments["output_stride"] = output_stride
     if padding:
         arguments["pad_type"] = padding
     flexible, multiple = find_size_rule(name, arguments)
@@ -250,54 +259,14 @@ def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
                 block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
 
 
-def _make_hrnet(
-    name: str,
-    in_channels: int,
-    output_stride: int,
-    drop_path: float,
-    padding: str,
-    pretrained: bool,
-    levels: Collection[int],
-) -> Backbone:
-    if output_stride != 32 or drop_path > 0.0 or padding:
-        raise ValueError(
-            "HRNet takes neither an output_stride, a drop_path nor a padding; got "
-            f"output_stride={output_stride}, drop_path={drop_path}, padding={padding!r}. Leave them out."
-        )
+def _make_hrnet(name: str, arguments: dict[str, Any], levels: Collection[int]) -> Backbone:
     if set(levels) != set(LEVELS):
         raise ValueError(
             f"HRNet needs a head that reads its four maps, or a part of it is never trained; got one that reads "
             f"the maps {tuple(levels)}. Use 'ocrnet' or 'upernet'."
         )
-    arguments = {"in_chans": in_channels, "features_only": True, "feature_location": "", "pretrained": pretrained}
-    net = _create(name, arguments)
+    net = _create(name, {**arguments, "features_only": True, "feature_location": ""})
     return Backbone(fuse_bilinearly(net), name, net.feature_info.channels()[1:], indices=(1, 2, 3, 4))  # 0: stem
-
-
-def _make_swin(
-    name: str,
-    in_channels: int,
-    output_stride: int,
-    drop_path: float,
-    padding: str,
-    pretrained: bool,
-    levels: Collection[int],
-) -> Backbone:
-    if output_stride != 32 or padding:
-        raise ValueError(
-            f"Swin takes neither an output_stride nor a padding; got output_stride={output_stride}, "
-            f"padding={padding!r}. Leave them out."
-        )
-    arguments = {
-        "in_chans": in_channels,
-        "num_classes": 0,
-        "drop_path_rate": drop_path,
-        "pretrained": pretrained,
-        "always_partition": True,
-        "strict_img_size": False,
-    }
-    net = _create(name, arguments)
-    return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
 
 
 def _create(name: str, arguments: dict[str, Any]) -> Any:

@@ -19,8 +19,7 @@ from cacseg.models.zoo import create_model
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationModel:
     """The model that `model.save(path)` wrote, with its class names and palette, in evaluation mode."""
-    file = read_tensors(path)
-    arguments = _read_arguments(file, path)
+    file, arguments = read_model_file(path)
     try:
         model = create_model(**keep_preset(arguments, _read_json(file, "preset_values", path)))
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
@@ -47,14 +46,15 @@ def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
         raise ValueError(f"{path} has a damaged description of its model ({key}: {error}).") from error
 
 
-def _read_arguments(file: TensorFile, path: str | Path) -> dict[str, Any]:
-    """The arguments of `create_model` that a file holds, nothing but what `model.arguments` can hold."""
+def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
+    """The tensors of a saved model, and the arguments of `create_model` that it was built with."""
+    file = read_tensors(path)
     if file.metadata.get("format") != FORMAT:
         found = f"the format {file.metadata['format']!r}" if "format" in file.metadata else "no description of one"
         raise ValueError(
             f"{path} is not a model saved by model.save (format {FORMAT!r}): it has {found}. For checkpoints of the "
             "authors or of mmsegmentation use `cacseg import-weights`, for weights of a backbone "
-            "create_model(..., backbone_weights=PATH)."
+            "create_model(..., backbone_weights=PATH), in a recipe model.backbone_weights."
         )
     arguments = _read_json(file, "arguments", path)
     # A file must not be able to start a download, to read other files or to claim sizes that it does not hold.
@@ -74,4 +74,4 @@ def _read_arguments(file: TensorFile, path: str | Path) -> dict[str, Any]:
     if isinstance(dilations, list) and len(dilations) > len(branches):
         counts = f"{len(dilations)} dilations and holds {len(branches)} branches"
         raise ValueError(f"{path} does not fit the model it describes: it claims {counts}.")
-    return dict(arguments)
+    return file, dict(arguments)

@@ -15,16 +15,17 @@ from cacseg.engine._lightning import is_first_process
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
 from cacseg.engine.device import available_cores
 from cacseg.engine.inference import Inference
-from cacseg.engine.initialise import load_weights, read_model_file
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
+from cacseg.engine.weights import load_weights
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.deeplabv3plus import DILATIONS
 from cacseg.models.dilation import untrained_taps
+from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest

@@ -13,8 +13,7 @@ from cacseg._files import write_file
 from cacseg.data.pictures import save_picture
 from cacseg.data.sample import SegmentationData
 from cacseg.engine.evaluate import Evaluation
-from cacseg.engine.inference import Inference
-from cacseg.engine.views import Scale, segment
+from cacseg.engine.inference import Inference, Scale, segment
 from cacseg.models.model import SegmentationModel
 from cacseg.reports.confusion import confusion_picture
 from cacseg.reports.sheets import comparison_sheet

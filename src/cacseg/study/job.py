@@ -22,10 +22,9 @@ from torch import Tensor
 from cacseg._version import __version__
 from cacseg.data import SegmentationData, normalise
 from cacseg.engine.device import autocast
-from cacseg.engine.inference import Inference, predict_each
+from cacseg.engine.inference import Inference, networks_of, output_names, predict_each
 from cacseg.engine.randomness import seed_all
 from cacseg.engine.resident import Resident, load_resident
-from cacseg.engine.views import networks_of, output_names
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
 from cacseg.recipes.build import make_model, open_split, untrained_tap_notes_for

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cacseg.engine.initialise import CLASSIFIERS, load_weights
+from cacseg.engine.weights import CLASSIFIERS, find_weights, fingerprint, load_weights
 from cacseg.models import create_model
 
 
@@ -78,5 +78,18 @@ def test_another_network_is_refused(saved):
 
 def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "backbone.pth")
-    with pytest.raises(ValueError, match=r"use model\.backbone_weights"):
+    with pytest.raises(ValueError, match=r"model\.backbone_weights"):
         load_weights(make(), tmp_path / "backbone.pth")
+
+
+def test_the_weights_of_a_run(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"a folder without best.safetensors or last.safetensors"):
+        find_weights(tmp_path)
+    (tmp_path / "last.safetensors").write_bytes(b"last")
+    assert find_weights(tmp_path).name == "last.safetensors"
+    (tmp_path / "best.safetensors").write_bytes(b"best")
+    assert find_weights(tmp_path).name == "best.safetensors"
+    (tmp_path / "last.ckpt").write_bytes(b"state")
+    with pytest.raises(ValueError, match=r"last.ckpt is for resuming a run"):
+        find_weights(tmp_path / "last.ckpt")
+    assert fingerprint(tmp_path / "last.safetensors") != fingerprint(tmp_path / "best.safetensors")
