@@ -48,6 +48,7 @@ def train_and_score(run, folder, recipe):
     """What a run of `cacseg train` does, and its scores.json if it has none."""
     import cacseg
     from cacseg.engine.evaluate import evaluate
+    from cacseg.engine.views import output_names
     from cacseg.metrics import tally
     from cacseg.recipes.build import open_split
 
@@ -55,7 +56,7 @@ def train_and_score(run, folder, recipe):
     if compare.is_finished(folder):
         return
     model, data = cacseg.load(folder / "last.safetensors"), open_split(read_config(folder).config.data, "val")
-    found = evaluate(model, data, oracle=run.config.model.classifier == "context", batch=1, workers=0)
+    found = evaluate(model, data, oracle="oracle" in output_names(model, oracle=True), batch=1, workers=0)
     counts = {name: one for name, one in found.counts.items() if name != "mean"}
     content = scores(
         found.output,
