@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import compare_runs
-from cacseg.recipes import pool
+from cacseg.recipes import find_recipe, pool
+from cacseg.recipes.compare import ARMS, choose_arms, make_plan
 from command_line import run
 from compare_runs import TINY
 
@@ -146,3 +148,17 @@ def test_a_stopped_comparison_has_checkpoints(tmp_path, number):
     assert "0 of 1 runs are finished; the same command" in (tmp_path / "here.log").read_text()
     assert (run_folder / "last.ckpt").exists()
     assert re.search(r"stopped after step \d+", (run_folder / "train.log").read_text())
+
+
+def test_the_page_of_comparisons(command, tmp_path):
+    """Its options exist, its arms are known, its file of arms can be planned."""
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    there = {"--settings"}  # of `cacseg train`
+    for name in ("compare", "ablate"):
+        there |= set(re.findall(r"(--[a-z-]+)", command(name, "--help").out))
+    assert set(re.findall(r"(--[a-z][a-z-]*)", page)) <= there
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(ARMS)
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "arms.toml").write_text(text)
+    arms = choose_arms(str(tmp_path / "arms.toml"))
+    assert len(make_plan(find_recipe("synthetic"), arms, [0])) == 2
