@@ -57,6 +57,6 @@ class Replayed(Generic[Result]):
         except RuntimeError as error:
             raise RuntimeError(
                 f"a step must be work for the GPU alone to be recorded as a CUDA graph; got: {error}. Run it without "
-                "graphs (of a study: --no-graphs)."
+                "graphs."
             ) from error
         return graph, result
