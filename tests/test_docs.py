@@ -154,8 +154,8 @@ def test_every_command_exists(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_file_of_the_repository_that_is_named_exists(page):
-    """Scripts, studies and tests; what a user makes is elsewhere."""
-    pattern = r"\b(?:tests|tools|benchmarks|examples)/[\w/]+\.py\b|\bstudies/\w+\.toml\b"
+    """Scripts and tests; what a user makes is elsewhere."""
+    pattern = r"\b(?:tests|tools|benchmarks|examples)/[\w/]+\.py\b"
     for name in re.findall(pattern, (ROOT / page).read_text()):
         assert (ROOT / name).exists(), name
 

@@ -1,38 +1,39 @@
 """`cacseg compare` and `cacseg ablate` with next to no training: that everything is there and goes on after a kill."""
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import compare_runs
-from cacseg.recipes import pool
+from cacseg.recipes import find_recipe, pool
+from cacseg.recipes.compare import ARMS, choose_arms, make_plan
 from command_line import run
 from compare_runs import TINY
 
 
 @pytest.fixture
 def command(capsys, monkeypatch):
-    monkeypatch.setattr(pool, "train_run", compare_runs.train_and_score)
     return lambda *arguments: run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
 
 
 def start(folder, *arguments):
-    """The command in a process of its own."""
-    line = [sys.executable, compare_runs.__file__, "compare", *TINY, *arguments, "-o", str(folder)]
-    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    """The command in a process of its own, its words in FOLDER.log."""
+    line = [sys.executable, "-m", "cacseg.cli", "compare", *TINY, *arguments, "-o", str(folder)]
+    with folder.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True)
 
 
 def wait_for(path, process, seconds=120.0):
     end = time.monotonic() + seconds
     while not path.exists():
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None
         assert time.monotonic() < end, f"no {path}"
         time.sleep(0.05)
 
@@ -116,7 +117,7 @@ def test_an_ablation_runs_rows_of_two_tables_once(command, tmp_path):
 def test_a_killed_comparison_goes_on_to_the_same_results(tmp_path):
     arguments = ("--arms", "plain,tuned", "--seeds", "1", "--steps", "8", "--jobs", "2")
     alone = start(tmp_path / "alone", *arguments)
-    assert alone.wait(300) == 0, alone.stderr.read()
+    assert alone.wait(300) == 0
     killed = start(tmp_path / "killed", *arguments)
     wait_for(tmp_path / "killed/runs/tuned-8-0/last.ckpt", killed)
     killed.send_signal(signal.SIGKILL)
@@ -124,7 +125,7 @@ def test_a_killed_comparison_goes_on_to_the_same_results(tmp_path):
     time.sleep(2.0)
     assert not (tmp_path / "killed/runs/tuned-8-0/scores.json").exists()
     again = start(tmp_path / "killed", *arguments)
-    assert again.wait(300) == 0, again.stderr.read()
+    assert again.wait(300) == 0
     assert "resuming after step" in (tmp_path / "killed/runs/tuned-8-0/train.log").read_text()
     for name in ("results.csv", "classes.csv"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
@@ -143,7 +144,20 @@ def test_a_stopped_comparison_has_checkpoints(tmp_path, number):
     else:
         process.send_signal(number)
     assert process.wait(120) == 130
-    assert "0 of 1 runs are finished; the same command" in process.stderr.read()
+    assert "0 of 1 runs are finished; the same command" in (tmp_path / "here.log").read_text()
     assert (run_folder / "last.ckpt").exists()
     assert re.search(r"stopped after step \d+", (run_folder / "train.log").read_text())
-    assert not json.loads((run_folder / "config.json").read_text())["config"]["training"]["compile"]
+
+
+def test_the_page_of_comparisons(command, tmp_path):
+    """Its options exist, its arms are known, its file of arms can be planned."""
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
+    there = {"--settings"}  # of `cacseg train`
+    for name in ("compare", "ablate"):
+        there |= set(re.findall(r"(--[a-z-]+)", command(name, "--help").out))
+    assert set(re.findall(r"(--[a-z][a-z-]*)", page)) <= there
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == set(ARMS)
+    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "arms.toml").write_text(text)
+    arms = choose_arms(str(tmp_path / "arms.toml"))
+    assert len(make_plan(find_recipe("synthetic"), arms, [0])) == 2

@@ -5,16 +5,13 @@ import csv
 from PIL import Image
 
 import cacseg
-import compare_runs
 from cacseg.cli.demo import _unused_path
 from cacseg.data import synthetic
-from cacseg.recipes import pool
 from command_line import run
 
 
 def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pool, "train_run", compare_runs.train_and_score)
     done = run("demo", "--steps", 2, "--images", 3, "--seed", 5, capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     assert "3 scenes never trained on, 2 steps, seed 5" in done.out

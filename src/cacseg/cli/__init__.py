@@ -17,7 +17,6 @@ from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
-from cacseg.cli.study import study
 from cacseg.cli.train import train
 
 app = typer.Typer(
@@ -55,7 +54,6 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
-app.add_typer(study, name="study")
 
 
 def main() -> None:

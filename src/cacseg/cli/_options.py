@@ -1,4 +1,4 @@
-"""Values of options that hold more than one thing."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -17,23 +17,6 @@ def open_recipe(text: str) -> tuple[str, Config]:
     if text not in RECIPES and (text.endswith(".json") or Path(text).is_dir()):
         return read_recipe(text)
     return text, find_recipe(text)
-
-
-def pairs(option: str, texts: list[str] | None) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts or ():
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not name or not equals or not value:
-            raise ValueError(f"{option} must be NAME=VALUE; got {text!r}.")
-        if name in found:
-            raise ValueError(f"{option} {name}= is given twice.")
-        found[name] = value
-    return found
-
-
-def lists(option: str, texts: list[str] | None) -> dict[str, list[str]]:
-    found = pairs(option, texts)
-    return {name: [one.strip() for one in value.replace("+", ",").split(",")] for name, value in found.items()}
 
 
 def integers(option: str, text: str) -> tuple[int, ...]:

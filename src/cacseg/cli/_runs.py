@@ -25,7 +25,7 @@ class Display:
     """A line for each run that ends; on a terminal a bar of all runs below them, elsewhere a line twice a minute."""
 
     def __init__(self, runs: Sequence[Run], before: Mapping[str, int]) -> None:
-        self.runs, self.begun, self.done = len(runs), dict(before), 0
+        self.runs, self.done = len(runs), 0
         self.steps = {run.name: before.get(run.name, 0) for run in runs}
         self.total = sum(run.steps for run in runs)
         self.first = sum(self.steps.values())  # done before this command

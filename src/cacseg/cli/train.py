@@ -20,8 +20,8 @@ def train(
         str | None,
         typer.Argument(
             metavar="RECIPE",
-            help="A name of --list, an earlier run or its config.json, a job of a study, or what --print-config "
-            "wrote. With --resume it may be left out.",
+            help="A name of --list, an earlier run or its config.json, or what --print-config wrote. With --resume it "
+            "may be left out.",
         ),
     ] = None,
     settings: Annotated[

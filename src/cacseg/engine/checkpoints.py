@@ -135,16 +135,18 @@ class Checkpoints(Checkpoint):
         self.averaging, self.interrupt, self.check = averaging, interrupt, check
         self.patience, self.report = patience, report
         self.best, self.best_step, self.since_best = float("-inf"), 0, 0
+        self.scores = ""  # the last scores.json
         self.seconds, self.started = 0.0, 0.0
         self.seen_step = -1
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint |= {"best": self.best, "best_step": self.best_step, "since_best": self.since_best}
-        checkpoint["seconds"] = self._seconds()
+        checkpoint |= {"seconds": self._seconds(), "scores": self.scores}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.best, self.best_step = checkpoint["best"], checkpoint["best_step"]
         self.since_best, self.seconds = checkpoint["since_best"], checkpoint["seconds"]
+        self.scores = checkpoint["scores"]
 
     def validation_due(self, step: int) -> bool:
         return step % self.validate_every == 0 or step == self.steps
@@ -176,9 +178,10 @@ class Checkpoints(Checkpoint):
         self.since_best = 0 if improved else self.since_best + 1
         if improved:
             self.best, self.best_step = task.mean_iou, trainer.global_step
+        self.scores = self._describe_scores(trainer, task)
         self.save(trainer, best=improved)
         if trainer.is_global_zero:
-            self._write_scores(trainer, task)
+            write_file(self.folder / SCORES, self.scores, flush=True)
         if trainer.global_step < self.steps and self._finished(trainer):
             trainer.should_stop = True
             if trainer.is_global_zero:
@@ -197,7 +200,7 @@ class Checkpoints(Checkpoint):
         """Of the whole run, interruptions left out."""
         return self.seconds + time.monotonic() - self.started
 
-    def _write_scores(self, trainer: Trainer, task: Any) -> None:
+    def _describe_scores(self, trainer: Trainer, task: Any) -> str:
         device = trainer.strategy.root_device
         on_gpu = device.type == "cuda"
         content = {
@@ -213,7 +216,7 @@ class Checkpoints(Checkpoint):
             "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if on_gpu else None,
             "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
         }
-        write_file(self.folder / SCORES, json.dumps(content) + "\n", flush=True)
+        return json.dumps(content) + "\n"
 
     def save(self, trainer: Trainer, *, best: bool = False) -> None:
         """The model, then the state to resume from: a kill in between repeats the model's step and its file."""

@@ -13,12 +13,11 @@ from torch.optim.lr_scheduler import LambdaLR
 from cacseg.data.transforms import normalise
 from cacseg.engine._lightning import LightningModule
 from cacseg.engine.graph import RecordedStep
-from cacseg.engine.inference import Inference, predict_each, scale_images
+from cacseg.engine.inference import Inference, networks_of, output_names, predict_each, scale_images
 from cacseg.engine.optim import make_optimiser, rate_at
 from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.engine.resident import Draws
 from cacseg.engine.stream import Batch, Picture
-from cacseg.engine.views import networks_of, output_names
 from cacseg.metrics import Scores, confusion, scores
 from cacseg.models import SegmentationModel
 

@@ -16,8 +16,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from cacseg._files import write_file
 from cacseg.engine._lightning import Callback, Logger, MisconfigurationException, TensorBoardLogger, Trainer
-from cacseg.engine.checkpoints import LAST, AtomicFiles, Averaging, Checkpoints, checkpoint_bytes, read_checkpoint
+from cacseg.engine.checkpoints import (
+    LAST,
+    SCORES,
+    AtomicFiles,
+    Averaging,
+    Checkpoints,
+    checkpoint_bytes,
+    read_checkpoint,
+)
 from cacseg.engine.dryrun import DryRun
 from cacseg.engine.interrupt import Interrupt
 from cacseg.engine.loaders import Loaders
@@ -75,6 +84,7 @@ def train(
         first_step = int(checkpoint["global_step"])
         out_of_patience = options.patience is not None and checkpoint["since_best"] >= options.patience
         if first_step >= steps or out_of_patience:
+            write_file(folder / SCORES, checkpoint["scores"])  # which a kill may have prevented
             report(f"{folder} is finished: {first_step} of {steps} steps are done")
             return Result(first_step, checkpoint["best"], checkpoint["best_step"])
         del checkpoint

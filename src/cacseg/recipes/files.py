@@ -13,7 +13,6 @@ from cacseg.models.description import keep_preset, preset_values
 from cacseg.recipes.config import Config, change, flat, validated
 
 CONFIG = "config.json"
-JOB_FORMAT = "cacseg job 1"  # of a study's job, which holds a configuration as well
 
 # Settings whose "auto" is decided when a run starts. The decision stands in config.json.
 DECIDED = ("data.resident", "training.graph", "training.batch")
@@ -77,15 +76,13 @@ def read_config(path: str | Path) -> SavedConfig:
 
 
 def read_recipe(path: str | Path) -> tuple[str, Config]:
-    """A name and a configuration to start a run with: of an earlier run, a study's job, or --print-config."""
+    """A name and a configuration to start a run with: of an earlier run, or of --print-config."""
     path = Path(path)
     if path.is_file():
         try:
             content = json.loads(path.read_text())
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}).") from error
-        if isinstance(content, dict) and content.get("format") == JOB_FORMAT and "config" in content:
-            content = content["config"]
         if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):
             try:
                 return path.stem, validated(content)

@@ -155,12 +155,16 @@ def _claim(line: Any, baseline: str) -> str:
     return f"{words} {verb} {plus_minus(abs(value), error)} mIoU {'over' if value > 0 else 'to'} {baseline} ({seeds})"
 
 
-def cost_table(costs: pd.DataFrame, arms: Sequence[str]) -> TextTable:
+def cost_table(costs: pd.DataFrame) -> TextTable:
     """A row for each cell and arm: median time and largest memory of a run."""
     found = costs.groupby([*CELL, "arm"], sort=False).agg(
-        seconds=("seconds", "median"), memory=("peak_mib", "max"), device=("device", lambda one: ", ".join(set(one)))
+        seconds=("seconds", "median"),
+        memory=("peak_mib", "max"),
+        device=("device", lambda one: ", ".join(sorted(set(one)))),
     )
-    rows = [[*map(str, key), f"{line.seconds:.0f}", _number(line.memory, 0), line.device] for key, line in _rows(found)]
+    rows = [
+        [*map(str, key), _number(line.seconds, 0), _number(line.memory, 0), line.device] for key, line in _rows(found)
+    ]
     return TextTable("Time and memory of a run", [*CELL, "arm", "seconds", "peak MiB", "device"], rows)
 
 
@@ -191,13 +195,16 @@ def write_report(folder: Path, found: Any, title: str, pictures: Iterable[tuple[
     for name, content in pictures:
         names.append(name)
         write_file(folder / name, content)
-    lines = [f"# {title}", "", *sentences(found.results, found.arms), "", *EXPLAINED, ""]
+    lines = [f"# {title}", ""]
+    for sentence in sentences(found.results, found.arms):
+        lines += [sentence, ""]
+    lines += [*EXPLAINED, ""]
     shown = [name for name in names if name.endswith(".png")]
     for table in (*arm_tables(found.results, found.arms), *class_tables(found.classes, found.arms, groups=True)):
         lines += [f"## {table.title}", "", *markdown_table(table.header, table.rows), ""]
     for name in shown:
         lines += [f"![{Path(name).stem}]({name})", ""]
-    for table in (*class_tables(found.classes, found.arms, groups=False), cost_table(found.costs, found.arms)):
+    for table in (*class_tables(found.classes, found.arms, groups=False), cost_table(found.costs)):
         lines += [f"## {table.title}", "", *markdown_table(table.header, table.rows), ""]
     write_file(folder / "report.md", "\n".join(lines))
 

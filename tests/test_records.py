@@ -1,16 +1,16 @@
-"""The tables of results in README.md and docs/results.md are those of the records in studies/results."""
+"""The tables of results in README.md and docs/results.md are those of the records in docs/records."""
 
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from cacseg.study.classes import classes_tables, read_classes
-from cacseg.study.results import read_records
-from cacseg.study.summary import summarise
+from cacseg.reports.comparison import averaged, plus_minus
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "studies" / "results"
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "docs" / "records"
+CELL = ["data", "model", "steps"]
 ARMS = ("plain_overlap", "paper", "released", "tuned")  # beside plain
 
 # Title, model, record, and the cell in it: data, model, steps.
@@ -31,30 +31,36 @@ GAINS = [
 IN_README = (0, 1, 2, 4, 5, 8, 9, 11)
 
 
+def recorded(name, value, by):
+    rows = pd.read_csv(RECORDS / f"{name}.csv")
+    lines = averaged(rows[rows["own"] == "yes"], "plain", value, by)
+    assert set(lines["seeds"]) == {3}
+    return lines
+
+
+def shown_as(line):
+    """A mean, and in brackets its difference from plain at equal seeds."""
+    difference = f" ({plus_minus(line.difference, line.difference_error, '+')})"
+    return f"{line.mean:.1f}" + ("" if line.arm == "plain" else difference)
+
+
 def gain_rows():
-    """mIoU, and in brackets its difference from plain at equal seeds."""
     lines = {}
     for name in ("kept_aside", "gains"):
-        for line in summarise(read_records([RESULTS / f"{name}.csv"]), "plain"):
-            if line.own:
-                assert line.miou.n == 3
-                lines[name, line.cell.data, line.cell.model, line.cell.steps, line.arm] = line
+        for line in recorded(name, "miou", CELL).itertuples():
+            lines[name, line.data, line.model, line.steps, line.arm] = shown_as(line)
     for title, model, name, cell in GAINS:
-        row = [title, model, str(cell[2]), f"{lines[(name, *cell, 'plain')].miou.value:.1f}"]
-        for arm in ARMS:
-            line = lines.get((name, *cell, arm))
-            difference = line and f"{line.difference.value:+.1f} ± {line.difference.error:.1f}"
-            row.append(f"{line.miou.value:.1f} ({difference})" if line else "")
-        yield f"| {' | '.join(row)} |"
+        cells = [lines.get((name, *cell, arm), "") for arm in ("plain", *ARMS)]
+        yield f"| {' | '.join([title, model, str(cell[2]), *cells])} |"
 
 
 def class_rows():
     """Of the classes of street scenes those whose IoU `tuned` changes by more than five points."""
-    (table,) = classes_tables(read_classes([RESULTS / "street_scenes_classes.csv"]), "plain", differences=True)
-    assert table.header == ["class", "plain", "plain_overlap", "released", "tuned"]
-    for row in table.rows:
-        if abs(float(re.search(r"\((\S+)", row[-1])[1])) > 5.0:
-            yield f"| {' | '.join(row)} |"
+    for name, of_class in recorded("street_scenes_classes", "iou", ["class"]).groupby("class", sort=False):
+        lines = {line.arm: line for line in of_class.itertuples()}
+        if abs(lines["tuned"].difference) > 5.0:
+            cells = [shown_as(lines[arm]) for arm in ("plain", "plain_overlap", "released", "tuned")]
+            yield f"| {' | '.join([name, *cells])} |"
 
 
 def shown(page, name):
