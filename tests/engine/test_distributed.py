@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 import cacseg
-from cacseg.engine.randomness import seed_all
+from cacseg.engine.callbacks import seed_all
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import run
 

@@ -15,9 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import cacseg
 import engine_runs
+from cacseg.engine.callbacks import DryRun, Stopped
 from cacseg.engine.checkpoints import read_checkpoint
-from cacseg.engine.dryrun import DryRun
-from cacseg.engine.interrupt import Stopped
 from engine_runs import STEPS, Stripes, crop_32, run, small_loaders, small_task
 
 

@@ -103,7 +103,7 @@ def train(
 def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-untyped-def]
     with messages.status("loading"):
         from cacseg.engine._lightning import is_first_process
-        from cacseg.engine.interrupt import Stopped
+        from cacseg.engine.callbacks import Stopped
         from cacseg.recipes.build import run
 
     def report(text: str) -> None:

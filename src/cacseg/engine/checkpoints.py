@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from cacseg._files import write_file
 from cacseg.engine._lightning import Callback, Checkpoint, CheckpointIO, LightningModule, Trainer
-from cacseg.engine.interrupt import Interrupt, Stopped
+from cacseg.engine.callbacks import Interrupt, Stopped
 from cacseg.engine.task import SplitScores
 
 LAST, LAST_MODEL, BEST_MODEL = "last.ckpt", "last.safetensors", "best.safetensors"

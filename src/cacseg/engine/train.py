@@ -17,7 +17,15 @@ import torch
 from torch import nn
 
 from cacseg._files import write_file
-from cacseg.engine._lightning import Callback, Logger, MisconfigurationException, TensorBoardLogger, Trainer
+from cacseg.engine._lightning import (
+    Callback,
+    Logger,
+    MisconfigurationException,
+    TensorBoardLogger,
+    Trainer,
+    rank_zero_only,
+)
+from cacseg.engine.callbacks import DryRun, Interrupt, Randomness, Watch
 from cacseg.engine.checkpoints import (
     LAST,
     SCORES,
@@ -27,15 +35,11 @@ from cacseg.engine.checkpoints import (
     checkpoint_bytes,
     read_checkpoint,
 )
-from cacseg.engine.dryrun import DryRun
-from cacseg.engine.interrupt import Interrupt
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
 from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
-from cacseg.engine.randomness import Randomness
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.task import SegmentationTask
-from cacseg.engine.watch import Watch
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -193,7 +197,16 @@ def _make_loggers(names: Sequence[str], folder: Path, first_step: int, resume: b
 def _make_wandb(folder: Path) -> Logger:
     if importlib.util.find_spec("wandb") is None:
         raise ModuleNotFoundError("the logger 'wandb' needs wandb, which is not installed: pip install wandb")
-    from cacseg.engine.wandb_log import WandbLog
+    from lightning.pytorch.loggers import WandbLogger
+
+    class WandbLog(WandbLogger):
+        """Finishes its run: otherwise the next run of this process would continue it."""
+
+        @rank_zero_only
+        def finalize(self, status: str) -> None:
+            super().finalize(status)
+            if self._experiment is not None:
+                self._experiment.finish(exit_code=0 if status == "success" else 1)
 
     # The same run again when this folder's is resumed, and no other folder's, whatever its name.
     name = f"{folder.name}-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"

@@ -12,12 +12,12 @@ import torch
 from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
 from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
+from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
 from cacseg.engine.device import available_cores
 from cacseg.engine.inference import Inference
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
-from cacseg.engine.randomness import seed_all
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.engine.weights import load_weights

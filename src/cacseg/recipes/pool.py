@@ -200,7 +200,7 @@ def _work(
     connection: Connection,
 ) -> None:
     """What a process does: one run, its words in train.log, the reason of a failure to the parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until training takes it, see `engine.interrupt`
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # until training takes it, see `engine.callbacks`
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     os.environ.update(environment)
@@ -210,7 +210,7 @@ def _work(
             os.dup2(log.fileno(), stream)
     import torch
 
-    from cacseg.engine.interrupt import Stopped
+    from cacseg.engine.callbacks import Stopped
 
     torch.set_num_threads(threads)
     try:
