@@ -44,6 +44,7 @@ def test_a_comparison_and_its_report(command, tmp_path):
     done = command(*arguments)
     assert done.code == 0, done.err
     results, classes = (pd.read_csv(folder / f"{name}.csv") for name in ("results", "classes"))
+    results, classes = (table[table["split"] == "val"] for table in (results, classes))
     assert list(results["output"]) == ["plain", "plain", "context", "oracle"]
     assert list(results["own"]) == ["yes", "no", "yes", "no"]
     assert set(classes["class"]) >= {"sky", "road"}
