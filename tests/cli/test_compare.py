@@ -54,7 +54,7 @@ def test_a_comparison_and_its_report(command, tmp_path):
     for name in ("differences.png", "differences.svg", "classes.png", "classes.svg"):
         assert (folder / name).stat().st_size > 1000
     report = (folder / "report.md").read_text()
-    shown = f"{results['mean_iou'][2]:.1f}"
+    shown = f"{results['mean_iou'].iloc[2]:.1f}"
     assert shown in report
     assert shown in done.out
     # The same command runs nothing; a folder alone is shown again; other settings are refused.

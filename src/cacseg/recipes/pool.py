@@ -136,7 +136,7 @@ def train_run(run: Run, folder: Path, recipe: str) -> None:
     def report(text: str) -> None:
         print(text, flush=True)
 
-    train(run.config, folder, recipe=recipe, resume=(folder / CONFIG).exists(), report=report, progress=False)
+    train(run.config, folder, recipe=recipe, resume=(folder / CONFIG).exists(), report=report)
 
 
 def last_step(folder: Path) -> int:
