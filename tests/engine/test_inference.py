@@ -7,7 +7,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cacseg.engine.inference import MULTI_SCALE, Inference, place_windows, predict, predict_each, scale_images
+from cacseg.engine.inference import MULTI_SCALE, Inference, place_windows, predict_each, scale_images
+
+
+def predict(network, images, size, inference=Inference()):  # noqa: B008 (frozen)
+    """The scores of a network with one output, from images that are resized here."""
+    shown = [scale_images(images, ratio) for ratio in inference.ratios]
+    return next(predict_each(lambda one, _: [network(one)], shown, size, inference))
 
 
 class Tiny(nn.Module):

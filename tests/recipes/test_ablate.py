@@ -7,9 +7,10 @@ import pytest
 
 from cacseg.models import SegmentationModel
 from cacseg.recipes.ablate import TABLES, ablation_arms, first_alike, rows_of, scenes, with_paper
-from cacseg.recipes.build import make_model, open_split
+from cacseg.recipes.build import make_model
 from cacseg.recipes.compare import make_plan
 from cacseg.recipes.config import change
+from cacseg.recipes.protocol import open_split
 from cacseg.reports.comparison import ablation_table
 from cacseg.reports.comparison_plots import ablation_figure, saved
 from cacseg.variants import VARIANTS

@@ -12,8 +12,9 @@ import cacseg
 from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.models.files import read_tensors
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.build import make_loaders, make_model, open_split, run, untrained_tap_notes_for
+from cacseg.recipes.build import make_loaders, make_model, run, untrained_tap_notes_for
 from cacseg.recipes.files import read_config
+from cacseg.recipes.protocol import open_split
 
 SMALL = {
     "model.name": "fcn",

@@ -67,7 +67,7 @@ def evaluate(
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
     from cacseg.engine.weights import find_weights
-    from cacseg.recipes.protocol import data_to_evaluate, open_to_evaluate
+    from cacseg.recipes.protocol import data_to_evaluate, open_split
     from cacseg.reports import write
     from cacseg.reports.tables import as_json as to_json
 
@@ -77,7 +77,7 @@ def evaluate(
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
     inference = make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
     image_scale = parse_scale(scale, protocol.val_scale)
-    split_data = open_to_evaluate(protocol)
+    split_data = open_split(protocol, "val")
     if output is not None:
         open_folder(output, overwrite)
     model = cacseg.load(weights)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from cacseg._files import write_file
 from cacseg.engine._lightning import Callback, Checkpoint, CheckpointIO, LightningModule, Trainer
 from cacseg.engine.callbacks import Interrupt, Stopped
+from cacseg.engine.options import TrainingOptions
 from cacseg.engine.task import SplitScores
 
 LAST, LAST_MODEL, BEST_MODEL = "last.ckpt", "last.safetensors", "best.safetensors"
@@ -101,7 +102,7 @@ class Averaging(Callback):
 
 
 class Checkpoints(Checkpoint):
-    """Saves every `save_every` steps, after each validation, at the end, and when asked to stop.
+    """Saves every so many steps, after each validation, at the end, and when asked to stop.
 
     Where a validation is due the checkpoint is written after it: Lightning takes a validation that follows the
     checkpoint for done, and a resumed run would leave it out.
@@ -109,8 +110,7 @@ class Checkpoints(Checkpoint):
     Args:
         folder: where the files go.
         steps: of the whole run.
-        save_every, validate_every: in steps.
-        patience: validations without a better mIoU after which the run ends; None: it goes on.
+        options: how often it saves and validates, and its patience.
         averaging: whose averages are the model to keep, if any.
         interrupt: asked after each step.
         check: called before anything is written, so that a bad state never replaces a good one.
@@ -122,18 +122,16 @@ class Checkpoints(Checkpoint):
         folder: Path,
         *,
         steps: int,
-        save_every: int,
-        validate_every: int,
-        patience: int | None = None,
+        options: TrainingOptions,
         averaging: Averaging | None = None,
         interrupt: Interrupt | None = None,
         check: Callable[[Trainer], None] | None = None,
         report: Callable[[str], None] = print,
     ) -> None:
         self.folder = folder
-        self.steps, self.save_every, self.validate_every = steps, save_every, validate_every
+        self.steps, self.options = steps, options
         self.averaging, self.interrupt, self.check = averaging, interrupt, check
-        self.patience, self.report = patience, report
+        self.report = report
         self.best, self.best_step, self.since_best = float("-inf"), 0, 0
         self.scores = ""  # the last scores.json
         self.seconds, self.started = 0.0, 0.0
@@ -149,7 +147,7 @@ class Checkpoints(Checkpoint):
         self.scores = checkpoint["scores"]
 
     def validation_due(self, step: int) -> bool:
-        return step % self.validate_every == 0 or step == self.steps
+        return step % self.options.validate_every == 0 or step == self.steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen_step = trainer.global_step
@@ -167,7 +165,7 @@ class Checkpoints(Checkpoint):
         if self.validation_due(step):
             return
         stop = self.interrupt is not None and self.interrupt.wanted(trainer)
-        if stop or step % self.save_every == 0:
+        if stop or step % self.options.save_every == 0:
             self.save(trainer)
         if stop:
             raise Stopped(step)
@@ -193,7 +191,8 @@ class Checkpoints(Checkpoint):
             raise Stopped(trainer.global_step)
 
     def _finished(self, trainer: Trainer) -> bool:
-        out_of_patience = self.patience is not None and self.since_best >= self.patience
+        patience = self.options.patience
+        out_of_patience = patience is not None and self.since_best >= patience
         return trainer.global_step >= self.steps or out_of_patience
 
     def _seconds(self) -> float:

@@ -27,7 +27,6 @@ from cacseg.engine.device import autocast
 from cacseg.functional.labels import resize_labels
 from cacseg.models.model import SegmentationModel
 
-Network = Callable[[Tensor], Tensor]
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
 
@@ -76,17 +75,6 @@ class Inference:
         return len(self.ratios) > 1 or self.flip
 
 
-def predict(
-    network: Network,
-    images: Float[Tensor, "b c H W"],
-    size: tuple[int, int],
-    inference: Inference = Inference(),  # noqa: B008 (frozen)
-) -> Float[Tensor, "b n H0 W0"]:
-    """Scores at `size`: float32 logits, or mean probabilities where `inference.averages`. Their argmax is the class."""
-    shown = [scale_images(images, ratio) for ratio in inference.ratios]
-    return next(predict_each(lambda one, _: [network(one)], shown, size, inference))
-
-
 @torch.no_grad()
 def predict_each(
     networks: Networks,
@@ -95,8 +83,9 @@ def predict_each(
     inference: Inference = Inference(),  # noqa: B008 (frozen)
     labels: Int[Tensor, "b H0 W0"] | None = None,
 ) -> Iterator[Float[Tensor, "b n H0 W0"]]:
-    """The scores of several outputs of one network, one after another: `predict` for each, from one pass.
+    """The scores of several outputs of one network at `size`, one after another, from one pass.
 
+    They are float32 logits, or mean probabilities where `inference.averages`. Their argmax is the class.
     `shown` holds the images at each ratio, resized by the caller, for example from the original file. Labels go to the
     network as the images do: flipped, resized by nearest neighbour, cut to the window. Without windows the full-size
     scores of one output are in memory at a time.

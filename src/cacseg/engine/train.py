@@ -99,9 +99,7 @@ def train(
     checkpoints = Checkpoints(
         folder,
         steps=steps,
-        save_every=options.save_every,
-        validate_every=options.validate_every,
-        patience=options.patience,
+        options=options,
         averaging=averaging,
         interrupt=interrupt,
         check=watch.check_all,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cacseg.data import SegmentationData, TestTransform, TrainTransform, open_data
+from cacseg.data import SegmentationData, TestTransform, TrainTransform
 from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.callbacks import seed_all
@@ -30,6 +30,7 @@ from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
+from cacseg.recipes.protocol import open_split
 from cacseg.variants import VARIANTS, Variant
 
 
@@ -122,19 +123,6 @@ def decide(
     return change(config, decided)
 
 
-def open_split(data: DataConfig, split: str) -> SegmentationData:
-    """The training or the validation split."""
-    name = data.train_split if split == "train" else data.val_split
-    return open_data(
-        data.name,
-        data.root,
-        name,
-        ignore_index=data.ignore_index,
-        size=data.size,
-        length=data.length if split == "train" else data.val_length,
-    )
-
-
 def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -> None:
     """Checks that the first images can fill the crop."""
     sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
@@ -189,32 +177,21 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         stated = read_model_file(model.weights)[1]
     theirs, blocks = _dilation_of(stated, model), model.dilated_blocks
     row = variant_of(model)
+    arguments = model.model_dump(exclude={"name", "classifier", "variant", "weights", "reset_classifier"})
+    arguments |= {key: stated.get(key) for key in ("padding", "mean", "std") if arguments[key] is None}
     made = create_model(
         model.name,
         len(data.class_names),
         model.classifier,
-        backbone=model.backbone,
-        pretrained=model.pretrained and model.backbone_weights is None and model.weights is None,
-        backbone_weights=model.backbone_weights,
-        auxiliary=model.auxiliary,
-        auxiliary_weight=model.auxiliary_weight,
-        auxiliary_average=model.auxiliary_average,
-        preset=model.preset,
-        overlap_weight=model.overlap_weight,
-        ignore_index=data.ignore_index,
-        class_weights=model.class_weights,
-        label_smoothing=model.label_smoothing,
-        dropout=model.dropout,
-        output_stride=model.output_stride,
-        dilations=theirs.get("dilations") if model.dilations is None else model.dilations,
-        dilated_blocks=theirs.get("dilated_blocks", blocks) if blocks in (None, "auto") else blocks,
-        drop_path=model.drop_path,
-        padding=stated.get("padding") if model.padding is None else model.padding,
-        pad_to_stride=model.pad_to_stride,
-        mean=stated.get("mean") if model.mean is None else model.mean,
-        std=stated.get("std") if model.std is None else model.std,
-        classifier_arguments={**row.classifier, **model.classifier_arguments},
-        loss_arguments={**row.loss, **model.loss_arguments},
+        **{
+            **arguments,
+            "ignore_index": data.ignore_index,
+            "pretrained": model.pretrained and model.backbone_weights is None and model.weights is None,
+            "dilations": theirs.get("dilations") if model.dilations is None else model.dilations,
+            "dilated_blocks": theirs.get("dilated_blocks", blocks) if blocks in (None, "auto") else blocks,
+            "classifier_arguments": {**row.classifier, **model.classifier_arguments},
+            "loss_arguments": {**row.loss, **model.loss_arguments},
+        },
     )
     if model.weights is not None:
         left = load_weights(made, model.weights, reset_classifier=model.reset_classifier)

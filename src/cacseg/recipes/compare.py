@@ -268,7 +268,8 @@ def check_runs(plan: Sequence[Run]) -> None:
     """Before the first run starts: data can be opened, crops fit, and every model can be made."""
     from cacseg.data import SegmentationData
     from cacseg.engine.preflight import check_data, check_foreground
-    from cacseg.recipes.build import check_crops, make_model, open_split
+    from cacseg.recipes.build import check_crops, make_model
+    from cacseg.recipes.protocol import open_split
 
     opened: dict[str, SegmentationData] = {}
     made = set()

@@ -41,12 +41,8 @@ def data_to_evaluate(
     return data if split is None else data.model_copy(update={"val_split": split})
 
 
-def open_to_evaluate(data: DataConfig) -> SegmentationData:
-    return open_data(
-        data.name,
-        data.root,
-        data.val_split,
-        ignore_index=data.ignore_index,
-        size=data.size,
-        length=data.val_length if data.val_split == "val" else None,
-    )
+def open_split(data: DataConfig, split: str) -> SegmentationData:
+    """The training ("train") or the validation split ("val") of a configuration."""
+    name, length = (data.train_split, data.length) if split == "train" else (data.val_split, data.val_length)
+    own = length if name == split else None  # generated scenes of another split have its own number
+    return open_data(data.name, data.root, name, ignore_index=data.ignore_index, size=data.size, length=own)
