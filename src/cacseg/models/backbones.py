@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import warnings
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -19,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg._checks import check_choice
-from cacseg.models.hrnet import fuse_bilinearly
+from cacseg.models.files import TensorFile, list_names
 from cacseg.models.layers import crop_to_stride
-from cacseg.models.swin import Swin
+from cacseg.models.reference import Swin, dilate_first_blocks, fuse_bilinearly
 
 SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
@@ -244,21 +246,6 @@ def choose_blocks(given: str | None, backbone: str, output_stride: int) -> str |
     return None
 
 
-def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
-    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
-
-    In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
-    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here the first blocks of
-    the fourth and sixth stage dilate twice as far, and most others read a finer map than they were trained on.
-    """
-    blocks: Any = net.get_submodule("blocks")
-    for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
-        for index, block in enumerate(stage):
-            dilation = max(1, stride // output_stride) if index == 0 else 1
-            if block.conv_dw.stride == (1, 1):
-                block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
-
-
 def _make_hrnet(name: str, arguments: dict[str, Any], levels: Collection[int]) -> Backbone:
     if set(levels) != set(LEVELS):
         raise ValueError(
@@ -288,3 +275,65 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
             f"a backbone must give a pyramid of maps; timm offers none for {name!r} ({error}). Choose a "
             "hierarchical one: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
         ) from error
+
+
+def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "the file") -> None:
+    """Weights in timm's names into the backbone, in place.
+
+    Every tensor of the backbone must be in the file and have its shape, else nothing is loaded; the error calls the
+    file `source`. What the file has beside them (the head of an image classifier) is named in a warning.
+    """
+    given, ours = file.tensors, backbone.net.state_dict()
+    for prefix in ("backbone.net.", "backbone."):  # of a whole model of ours, or of another library
+        inside = {name.removeprefix(prefix): one for name, one in given.items() if name.startswith(prefix)}
+        given = inside or given
+    # timm's feature extractors flatten names, `stages.0.` becoming `stages_0.`: both are one name here.
+    by_name = {name.replace("_", "."): name for name in given}
+    matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
+
+    needed = [
+        name
+        for name in ours  # but output normalisations that only the pyramid has, and a counter that nothing reads
+        if not name.startswith("norms.") and not name.endswith("num_batches_tracked")
+    ]
+    missing = [name for name in needed if name not in matches]
+    wrong = [
+        f"{name} {tuple(given[theirs].shape)} for {tuple(ours[name].shape)}"
+        for name, theirs in matches.items()
+        if given[theirs].shape != ours[name].shape
+    ]
+    if missing or wrong:
+        lines = [f"{source} does not fit {backbone.name}; nothing was loaded."]
+        if missing:
+            lines.append(f"{len(missing)} of {len(ours)} tensors are not in the file: {list_names(missing)}.")
+        if wrong:
+            lines.append(f"{len(wrong)} have another shape: {list_names(wrong)}.")
+        raise ValueError(" ".join([*lines, f"The file must hold {backbone.name} in timm's names."]))
+    backbone.net.load_state_dict({name: given[theirs] for name, theirs in matches.items()}, strict=False)
+    unused = list_names([name for name in given if name not in matches.values()])
+    count = len(given) - len(matches)
+    if count:
+        warnings.warn(
+            f"{source}: {count} tensors have no place in {backbone.name} and were not loaded: {unused}.", stacklevel=2
+        )
+
+
+class Preprocessing(NamedTuple):
+    """What images and convolutions must be like for weights to mean what they meant in training."""
+
+    padding: str | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+
+def read_preprocessing(file: TensorFile, source: str = "the file") -> Preprocessing:
+    """What the metadata of a file states: padding as it is, mean and std as JSON lists."""
+    stated = {}
+    for key in ("mean", "std"):
+        try:
+            stated[key] = json.loads(file.metadata.get(key, "null"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{source} states its {key} as {file.metadata[key]!r}, which is no JSON.") from error
+        if stated[key] is not None and not isinstance(stated[key], list):
+            raise ValueError(f"{source} must state its {key} as a list, one number a channel; got {stated[key]!r}.")
+    return Preprocessing(file.metadata.get("padding"), stated["mean"], stated["std"])

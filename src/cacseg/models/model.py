@@ -19,10 +19,9 @@ from cacseg.functional.labels import resize_labels
 from cacseg.losses import ContextLoss
 from cacseg.models.backbones import Backbone, synchronise_batch_norm
 from cacseg.models.description import describe
-from cacseg.models.fcn import FCN
 from cacseg.models.files import write_tensors
+from cacseg.models.heads import FCN, OCRNet
 from cacseg.models.layers import crop, crop_to_stride, resize
-from cacseg.models.ocrnet import OCRNet
 from cacseg.presets import DEFAULT, fill_preset
 
 

@@ -22,7 +22,7 @@ from cacseg.engine.train import Result, train
 from cacseg.engine.weights import load_weights
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
-from cacseg.models.deeplabv3plus import DILATIONS
+from cacseg.models.heads import DILATIONS
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default

@@ -1,4 +1,4 @@
-"""timm's Swin Transformer with the reference's windows and output normalisations."""
+"""timm's HRNet, MobileNetV2 and Swin Transformer, changed to compute what the reference's do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,61 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg.models.layers import resize
+
 Pair = tuple[int, int]
+
+
+class FusedBranches(nn.Module):
+    """One of timm's exchange modules, its branches and fusing layers taken over under their own names.
+
+    timm upsamples by nearest neighbours and by whole factors, which fits neither the reference's weights nor
+    sizes that are no multiple of 32. The reference upsamples bilinearly by the whole factor, then resizes what
+    came out one row or column too large.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.branches = module.branches
+        self.fuse_layers = module.fuse_layers
+        for layer in self.fuse_layers.modules():
+            if isinstance(layer, nn.Upsample):
+                layer.mode, layer.align_corners = "bilinear", False
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:
+        maps = [branch(branch_maps) for branch, branch_maps in zip(self.branches, maps, strict=True)]
+        return [
+            self._fuse(layers, maps, target.shape[2:]) for layers, target in zip(self.fuse_layers, maps, strict=True)
+        ]
+
+    def _fuse(self, layers: nn.ModuleList, maps: list[Tensor], size: torch.Size) -> Tensor:
+        terms = [layer(source) for layer, source in zip(layers, maps, strict=True)]
+        terms = [term if term.shape[2:] == size else resize(term, size) for term in terms]
+        return F.relu(sum(terms[1:], terms[0]))
+
+
+def fuse_bilinearly(net: nn.Module) -> nn.Module:
+    """Replaces every exchange module of a timm HRNet, in place; the names of its parameters stay."""
+    for name in ("stage2", "stage3", "stage4"):
+        stage: Any = net.get_submodule(name)
+        for index in range(len(stage)):
+            stage[index] = FusedBranches(stage[index])
+    return net
+
+
+def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
+    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
+
+    In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
+    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here the first blocks of
+    the fourth and sixth stage dilate twice as far, and most others read a finer map than they were trained on.
+    """
+    blocks: Any = net.get_submodule("blocks")
+    for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
+        for index, block in enumerate(stage):
+            dilation = max(1, stride // output_stride) if index == 0 else 1
+            if block.conv_dw.stride == (1, 1):
+                block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
 
 
 class Swin(nn.Module):
