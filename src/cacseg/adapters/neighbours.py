@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from torch import nn
 
 from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
-from cacseg.adapters.rows import Parts
 from cacseg.adapters.search import check_no_hooks
+from cacseg.adapters.supported import Parts
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 # By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.

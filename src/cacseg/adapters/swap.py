@@ -12,11 +12,9 @@ from torch import Tensor, nn
 
 from cacseg._checks import check_class_weights, check_names, check_number
 from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class, is_converted
-from cacseg.adapters.mmseg import PACKAGE as MMSEG
 from cacseg.adapters.mmseg import ConvertedSegmentor
 from cacseg.adapters.neighbours import aligns_corners, check_channels_after, find_dropout
 from cacseg.adapters.patches import CONVOLUTIONS
-from cacseg.adapters.rows import AUXILIARY_WEIGHT, Parts
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Replacement, SeamClassifier, original_of
 from cacseg.adapters.search import (
     check_no_hooks,
@@ -26,7 +24,7 @@ from cacseg.adapters.search import (
     find_by_running,
     get_by_name,
 )
-from cacseg.adapters.supported import find_row, known_parts, known_parts_inside
+from cacseg.adapters.supported import AUXILIARY_WEIGHT, MMSEG, Parts, find_row, known_parts, known_parts_inside
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.presets import DEFAULT, fill_preset
