@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cacseg import ops
 from cacseg._checks import check_proportions, have_one_stride
-from cacseg.adapters.calls import Call, begin_call, end_call, remember_in_backward
+from cacseg.adapters.calls import Call, current_call, remember_in_backward, set_call
 from cacseg.adapters.neighbours import CONVOLUTION_AFTER
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
@@ -43,11 +43,9 @@ class Conversion(NamedTuple):
 class ConvertedModel(nn.Module):
     """What `convert` adds to the class of a model.
 
-    `model(images)` returns what it returned, from the context logits. `model.loss(images, labels)` returns the named
-    losses and their "total". `model(images, labels)` is the same for wrappers that see nothing but calls of the model
-    (`DistributedDataParallel`); a model whose own forward has `labels`, as those of transformers, returns its output
-    with the loss in it. With `return_output=True` both return the output and the losses. `model.plain(images)` returns
-    what the original model would.
+    `model(images)` returns what it returned, from the context logits. `model(images, labels)` is `model.loss` for
+    wrappers that see nothing but calls of the model (`DistributedDataParallel`); a model whose own forward has
+    `labels`, as those of transformers, returns its output with the loss in it.
     """
 
     _cacseg_kind: type[ConvertedModel]  # of the subclass, as the two after it
@@ -65,8 +63,7 @@ class ConvertedModel(nn.Module):
         """The named terms, before their weights, and "total", their weighted sum: `loss(images, labels)`.
 
         The model's other inputs may be given too, by their names: `loss(**batch)`. With `return_output`, what the model
-        returns for these inputs comes first, from the same run: `output, losses = loss(images, labels,
-        return_output=True)`.
+        returns comes first, from the same run: `output, losses = loss(images, labels, return_output=True)`.
         """
         if labels is None and len(inputs) > 1:
             *others, labels = inputs
@@ -88,12 +85,12 @@ class ConvertedModel(nn.Module):
         """Every call of the model comes here, `loss` and `plain` too, so that hooks and wrappers see them all."""
         request = named.pop(REQUEST, None)
         if not is_converted(self):
-            if request is not None:
-                raise TypeError(
-                    f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built "
-                    "from the class of one. Convert it too."
-                )
-            return super().forward(*inputs, **named)
+            if request is None:
+                return super().forward(*inputs, **named)
+            raise TypeError(
+                f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built from "
+                "the class of one. Convert it too."
+            )
         if request == "plain":
             return self._cacseg_run_original(Call(self._cacseg_seam(), plain=True), inputs, named)
         labels, return_output = named.pop("labels", None), named.pop("return_output", False)
@@ -127,7 +124,8 @@ class ConvertedModel(nn.Module):
         labels = seam.read_labels(self._cacseg_read_labels(labels))
         call = Call(seam, labels=labels)
         output = self._cacseg_run_original(call, inputs, named)
-        outputs, auxiliary = call.take_outputs()
+        outputs, auxiliary = call.outputs, call.auxiliary
+        call.outputs, call.auxiliary = None, {}  # so as not to hold the graph
         if outputs is None:
             raise RuntimeError(
                 "the model must run its classifier once in each call; it did not run. Name the convolution that "
@@ -159,11 +157,12 @@ class ConvertedModel(nn.Module):
 
     def _cacseg_run_original(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
-        outer = begin_call(call)
+        outer = current_call()
+        set_call(call)
         try:
             output = super().forward(*inputs, **named)
         finally:
-            end_call(outer)
+            set_call(outer)
         remember_in_backward(call, list(tensors_in(output)))
         return output
 
@@ -299,9 +298,7 @@ def warn_of_ignored_foreground(labels: Tensor, ignore_index: int) -> None:
     ignored = (labels == ignore_index).float().mean().item()
     if ignored > 0.0:
         logger.warning(
-            "cacseg: labels of binary segmentation are 0 and 1; the first ones hold no 1, and %.0f%% are %d, which is "
-            "ignored. Masks of 0 and %d: pass labels > 0, or another ignore_index to convert.",
-            100 * ignored,
-            ignore_index,
-            ignore_index,
+            f"cacseg: labels of binary segmentation are 0 and 1; the first ones hold no 1, and {ignored:.0%} are "
+            f"{ignore_index}, which is ignored. Masks of 0 and {ignore_index}: pass labels > 0, or another "
+            "ignore_index to convert."
         )

@@ -85,7 +85,7 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
         step()
-    results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    results: Any = profiler.profiler.kineto_results
     events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
     changes = [size for _, size in sorted(events, key=lambda event: event[0])]  # bytes; freed ones are negative
     return max(accumulate(changes, initial=0)) / 2**20

@@ -50,14 +50,13 @@ def loss_steps(
         PLAIN: lambda: usual_loss(conv(features), labels),
         OUR_CROSS_ENTROPY: lambda: ops.upsampled_cross_entropy(conv(features), labels, ignore_index=255),
     }
-    modules: list[nn.Module] = [conv]
+    parameters = [features, *conv.parameters()]
     for preset in sorted(PRESETS, key=lambda name: name != "released"):
         classifier, criterion = ContextAwareClassifier.from_conv(conv, preset=preset), ContextLoss()
         losses[preset] = partial(_our_loss, classifier, criterion, features, labels)
-        modules.append(classifier)
+        parameters += classifier.parameters()
         if preset == "released" and looped and mode == "eager":
             losses[LOOPED] = partial(looped_loss, classifier, features, labels)
-    parameters = [features, *(one for module in modules for one in module.parameters())]
 
     def clear() -> None:
         for one in parameters:

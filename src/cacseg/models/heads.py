@@ -1,4 +1,7 @@
-"""The heads between backbone and classifier: a pyramid of maps in, features [b, channels, h, w] out."""
+"""The heads between backbone and classifier: a pyramid of maps in, features [b, channels, h, w] out.
+
+`in_channels` are the channels of each level of the pyramid, the finest first; `channels` are d, those of the features.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ class FCN(nn.Module):
     """Fully convolutional head (Long et al., 2015): convolutions on one level. Also the body of auxiliary heads.
 
     Args:
-        in_channels: channels of each level of the pyramid.
-        channels: channels d of the features.
         level: the level that is read; None reads all of them, resized to the finest and concatenated.
         num_convs, kernel_size: the convolutions in a row.
         concat_input: whether one more convolution sees the input beside their output.
@@ -53,8 +54,6 @@ class DeepLabV3Plus(nn.Module):
     """Atrous separable convolutions (Chen et al., 2018) on the coarsest level, refined with the finest.
 
     Args:
-        in_channels: channels of each level of the pyramid; the first and the last level are read.
-        channels: channels d of the features.
         dilations: of the separable 3x3 convolutions beside the 1x1 convolution and the pooled image, in pixels of the
             coarsest map.
         low_level_channels: to which the finest level is reduced.
@@ -89,8 +88,6 @@ class UPerNet(nn.Module):
     """Unified perceptual parsing (Xiao et al., 2018): pooled context, then a feature pyramid down to the finest level.
 
     Args:
-        in_channels: channels of each level of the pyramid; every level is read.
-        channels: channels d of the features.
         bins: the sides of the grids that the coarsest level is averaged over.
     """
 
@@ -119,8 +116,6 @@ class OCRNet(nn.Module):
     Unlike the other heads it needs the logits of a first stage, its soft object regions, at inference too.
 
     Args:
-        in_channels: channels of each level of the pyramid; all are resized to the finest and concatenated.
-        channels: channels d of the features.
         key_channels: channels in which pixels and regions are compared.
     """
 

@@ -33,14 +33,13 @@ class FusedBranches(nn.Module):
 
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         maps = [branch(branch_maps) for branch, branch_maps in zip(self.branches, maps, strict=True)]
-        return [
-            self._fuse(layers, maps, target.shape[2:]) for layers, target in zip(self.fuse_layers, maps, strict=True)
-        ]
-
-    def _fuse(self, layers: nn.ModuleList, maps: list[Tensor], size: torch.Size) -> Tensor:
-        terms = [layer(source) for layer, source in zip(layers, maps, strict=True)]
-        terms = [term if term.shape[2:] == size else resize(term, size) for term in terms]
-        return F.relu(sum(terms[1:], terms[0]))
+        fused = []
+        for layers, target in zip(self.fuse_layers, maps, strict=True):
+            size = target.shape[2:]
+            terms = [layer(source) for layer, source in zip(layers, maps, strict=True)]
+            terms = [term if term.shape[2:] == size else resize(term, size) for term in terms]
+            fused.append(F.relu(sum(terms[1:], terms[0])))
+        return fused
 
 
 def fuse_bilinearly(net: nn.Module) -> nn.Module:
@@ -143,7 +142,7 @@ def windowed_attention(
     with the padding in the map before it is rolled.
     """
     h, w = x.shape[1:3]
-    x = pad_to_multiple(x, window)
+    x = F.pad(x, (0, 0, 0, -w % window[1], 0, -h % window[0]))
     size = (x.shape[1], x.shape[2])
     x = x.roll((-shift[0], -shift[1]), dims=(1, 2)) if any(shift) else x
     x = from_windows(attention(to_windows(x, window), mask), window, size)
@@ -161,11 +160,6 @@ def shifted_window_mask(x: Float[Tensor, "b h w d"], window: Pair, shift: Pair) 
 
     region = to_windows((3 * band(0)[:, None] + band(1))[None, :, :, None], window)[..., 0]  # [windows, area]
     return torch.where(region[:, :, None] == region[:, None, :], 0.0, -100.0).to(x.dtype)
-
-
-def pad_to_multiple(x: Float[Tensor, "b h w d"], multiple: Pair) -> Float[Tensor, "b h2 w2 d"]:
-    """Zeros below and to the right, up to a multiple."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % multiple[1], 0, -x.shape[1] % multiple[0]))
 
 
 def to_windows(x: Tensor, window: Pair) -> Tensor:

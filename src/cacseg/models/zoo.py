@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -20,6 +19,7 @@ from cacseg._checks import (
     check_names,
     check_number,
     check_numbers,
+    did_you_mean,
 )
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional.cross_entropy import PixelAverage
@@ -145,35 +145,33 @@ def create_model(
             certain sizes alone are always padded.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
-        classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
-        loss_arguments: further arguments of `ContextLoss`, as in `cacseg.variants`.
+        classifier_arguments, loss_arguments: further ones of `ContextAwareClassifier` and `ContextLoss`, as in
+            `cacseg.variants`.
     """
     architecture = find_architecture(name, backbone)
     check_flags(pretrained=pretrained, auxiliary=auxiliary, pad_to_stride=pad_to_stride)
+    output_stride = or_default(output_stride, architecture.output_stride)
+    drop_path = or_default(drop_path, architecture.drop_path)
     integers = {"num_classes": num_classes, "in_channels": in_channels, "ignore_index": ignore_index}
-    for key, value in {**integers, "output_stride": or_default(output_stride, architecture.output_stride)}.items():
+    for key, value in {**integers, "output_stride": output_stride}.items():
         check_integer(key, value, scalars=True)
     for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
         check_numbers(key, or_default(values, ()))
     check_number("auxiliary_weight", auxiliary_weight, scalars=True)
     check_number("overlap_weight", or_default(overlap_weight, 0.0), scalars=True)
-    check_number("drop_path", or_default(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
+    check_number("drop_path", drop_path, 0.0, 1.0, scalars=True)
     check_number("dropout", or_default(dropout, 0.0), 0.0, 1.0, scalars=True)
     check_label_smoothing(label_smoothing)
     check_choice("classifier", classifier, ("context", "plain"))
     if num_classes < 2:
-        raise ValueError(
-            f"num_classes must be at least 2; got {num_classes}. Background counts as a class: binary is 2."
-        )
+        raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background is a class: binary is 2.")
     if not all(value > 0.0 for value in or_default(std, ())):
         raise ValueError(f"std must be positive; got {list(or_default(std, ()))}.")
     if architecture.head == "ocrnet" and not auxiliary:
         raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
     options = fill_preset(preset, auxiliary_average=auxiliary_average)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
-        raise ValueError(
-            "classifier_arguments and loss_arguments belong to classifier='context'; got them with 'plain'."
-        )
+        raise ValueError("classifier_arguments and loss_arguments belong to classifier='context'; got 'plain'.")
     if pretrained and backbone_weights is not None:
         raise ValueError("pretrained=True and backbone_weights exclude each other; got both. Leave one out.")
     file = None if backbone_weights is None else read_tensors(backbone_weights)
@@ -191,19 +189,15 @@ def create_model(
         "preset": preset,
         "overlap_weight": None if overlap_weight is None else float(overlap_weight),
         "ignore_index": int(ignore_index),
-        "class_weights": _floats("class_weights", class_weights, num_classes, "classes"),
+        "class_weights": _floats("class_weights", num_classes, "classes", class_weights),
         "label_smoothing": float(label_smoothing),
         "dropout": float(or_default(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
-        "output_stride": or_default(output_stride, architecture.output_stride),
-        "drop_path": float(or_default(drop_path, architecture.drop_path)),
+        "output_stride": output_stride,
+        "drop_path": float(drop_path),
         "padding": or_default(padding, stated.padding or ""),
         "pad_to_stride": pad_to_stride,
-        "mean": _floats(
-            "mean", or_default(mean, or_default(stated.mean, of_timm[0])), in_channels, "channels of the images"
-        ),
-        "std": _floats(
-            "std", or_default(std, or_default(stated.std, of_timm[1])), in_channels, "channels of the images"
-        ),
+        "mean": _floats("mean", in_channels, "channels of the images", mean, stated.mean, of_timm[0]),
+        "std": _floats("std", in_channels, "channels of the images", std, stated.std, of_timm[1]),
         "classifier_arguments": dict(classifier_arguments or {}),
         "loss_arguments": dict(loss_arguments or {}),
     }
@@ -298,8 +292,7 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
             )
         return Architecture(name, backbone)
     names = [*MODELS, *HEADS]
-    nearest = difflib.get_close_matches(name, names, n=3)
-    hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"There are {', '.join(names)}."
+    hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
     raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
 
 
@@ -323,8 +316,9 @@ def initialise_classifier(classifier: ContextAwareClassifier | PlainClassifier) 
         nn.init.zeros_(classifier.bias)
 
 
-def _floats(name: str, values: Sequence[float] | None, count: int, what: str) -> list[float] | None:
-    """As many floats as there must be, or None."""
+def _floats(name: str, count: int, what: str, *choices: Sequence[float] | None) -> list[float] | None:
+    """The first choice that is not None, as many floats as there must be; else None."""
+    values = next((one for one in choices if one is not None), None)
     if values is None:
         return None
     if len(values) != count:
