@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import cacseg
-from cacseg.engine.replay import Replayed
+from cacseg.engine.graph import Replayed
 from projectors import wake
 
 pytestmark = [

@@ -47,24 +47,21 @@ __all__ = [
 install_hook()  # before timm or another library imports torchvision
 
 # Found on first use: models import timm, and few programs need both.
-_OF_MODELS = ("create_model", "load", "models")
-_OF_ADAPTERS = ("adapters", "convert", "restore")
+_PACKAGES = {"adapters": ("adapters", "convert", "restore"), "models": ("create_model", "load", "models")}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OF_ADAPTERS:
-        adapters = import_module("cacseg.adapters")
-        return adapters if name == "adapters" else getattr(adapters, name)
-    if name not in _OF_MODELS:
+    package = next((one for one, names in _PACKAGES.items() if name in names), None)
+    if package is None:
         raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
     try:
-        models = import_module("cacseg.models")
+        found = import_module(f"cacseg.{package}")
     except ModuleNotFoundError as error:
         if error.name not in ("timm", "safetensors", "torchvision"):
             raise
         message = f"cacseg.{name} needs {error.name}, which is not installed: pip install 'cacseg[models]'"
         raise ModuleNotFoundError(message, name=error.name) from error
-    return models if name == "models" else getattr(models, name)
+    return found if name == package else getattr(found, name)
 
 
 def __dir__() -> list[str]:

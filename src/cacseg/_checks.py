@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 LARGEST_PADDING = 31  # pixels: most networks want sides that are a multiple of 32
 
@@ -26,9 +26,14 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = sorted(known)
     for name in given:
         if name not in names:
-            nearest = difflib.get_close_matches(name, names, n=1)
-            hint = f"Did you mean {nearest[0]!r}?" if nearest else f"There are {', '.join(names)}."
+            hint = did_you_mean(name, names, 1) or f"There are {', '.join(names)}."
             raise TypeError(f"{owner} has no argument {name!r}. {hint}")
+
+
+def did_you_mean(name: str, known: Sequence[str], most: int = 3) -> str:
+    """The nearest of the known names, as a question; "" where none is near."""
+    nearest = difflib.get_close_matches(name, known, n=most)
+    return f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
 
 def check_flags(**flags: bool) -> None:
@@ -162,19 +167,17 @@ def check_labels(
 ) -> None:
     """Labels are integers, `[b, *spatial]` at any size (packed: `[N]`), in [0, n) or ignored.
 
-    `scores` is the tensor that the labels belong to: features or logits. The range is only looked at
-    where that costs no synchronisation (CPU, outside of compiled code); elsewhere a label outside
-    [0, n) counts as ignored.
+    `scores` are the features or logits that the labels belong to. The range is only looked at where that costs no
+    synchronisation (CPU, outside of compiled code); elsewhere a label outside [0, n) counts as ignored.
     """
     if not isinstance(labels, Tensor):
         raise TypeError(f"labels must be a torch.Tensor of integers; got {type(labels).__name__}.")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"labels must be integers (class indices); got {labels.dtype}. Convert with .long().")
     shape, scores_shape = tuple(labels.shape), tuple(scores.shape)
-    if packed:
-        if shape != scores_shape[:1]:
-            raise ValueError(f"packed labels must be [N] with N = {scores_shape[0]}; got shape {shape}.")
-    else:
+    if packed and shape != scores_shape[:1]:
+        raise ValueError(f"packed labels must be [N] with N = {scores_shape[0]}; got shape {shape}.")
+    if not packed:
         if labels.ndim != scores.ndim - 1:
             hint = ""
             if labels.ndim == scores.ndim:
@@ -194,10 +197,8 @@ def check_labels(
         if in_proportion:
             check_proportions("labels", labels.shape[1:], "features", scores.shape[2:], padding=LARGEST_PADDING)
     if labels.device != scores.device:
-        raise ValueError(
-            f"labels and features or logits must be on one device; got labels on {labels.device}, the other "
-            f"on {scores.device}."
-        )
+        both = f"labels on {labels.device}, the other on {scores.device}"
+        raise ValueError(f"labels and features or logits must be on one device; got {both}.")
     if read_values and labels.device.type == "cpu" and not torch.compiler.is_compiling():
         check_label_range(labels, num_classes, ignore_index)
 
@@ -205,12 +206,11 @@ def check_labels(
 def check_proportions(name: str, size: Sequence[int], other: str, map_size: Sequence[int], *, padding: int = 0) -> None:
     """One stride, and rounding, must explain the sizes of two maps of one image: transposed labels are found here."""
     if not have_one_stride(size, map_size, padding):
-        both = f"{name} {size[0]}x{size[1]} and {other} {map_size[0]}x{map_size[1]}"
         transposed = size[0] * map_size[0] == size[1] * map_size[1]
         remedy = "They fit transposed: labels.mT." if transposed else "Resize labels to the size of their images."
         raise ValueError(
-            f"{name} must have the proportions of {other}, up to rounding to a stride; got {both} (rows x columns). "
-            f"{remedy}"
+            f"{name} must have the proportions of {other}, up to rounding to a stride; got {name} {size[0]}x{size[1]} "
+            f"and {other} {map_size[0]}x{map_size[1]} (rows x columns). {remedy}"
         )
 
 
@@ -272,10 +272,6 @@ def check_sizes(in_channels: int, num_classes: int) -> None:
         raise ValueError(f"num_classes must be at least 1 (binary segmentation); got {num_classes}.")
 
 
-def check_dropout(dropout: float) -> None:
-    check_number("dropout", dropout, 0.0, 1.0, scalars=True)
-
-
 def check_dilations(dilations: Sequence[int]) -> list[int]:
     """As Python's integers."""
     try:
@@ -288,15 +284,3 @@ def check_dilations(dilations: Sequence[int]) -> list[int]:
             f"{dilations!r}. Pass e.g. (6, 12, 18)."
         )
     return values
-
-
-def check_pointwise(conv: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) -> None:
-    """A 1x1 convolution, or a linear layer, which always is one."""
-    if isinstance(conv, nn.Linear):
-        return
-    pointwise = set(conv.kernel_size) == {1} and set(conv.stride) == {1} and conv.groups == 1
-    if not pointwise or conv.padding not in (0, (0,) * len(conv.kernel_size), "same", "valid"):
-        raise ValueError(
-            "conv must be a 1x1 convolution with stride 1, no padding and no groups; got "
-            f"kernel_size={conv.kernel_size}, stride={conv.stride}, padding={conv.padding}, groups={conv.groups}."
-        )

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cacseg._checks import check_names, check_pointwise
+from cacseg._checks import check_names
 
 
 def arguments_of(owner: type, conv: nn.Module, further: Mapping[str, Any]) -> dict[str, Any]:
@@ -17,15 +17,20 @@ def arguments_of(owner: type, conv: nn.Module, further: Mapping[str, Any]) -> di
     check_names(owner.__name__, further, inspect.signature(owner).parameters)
     if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
         raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
-    check_pointwise(conv)
+    if not isinstance(conv, nn.Linear):
+        size, stride, padding, groups = conv.kernel_size, conv.stride, conv.padding, conv.groups
+        if {*size, *stride, groups} != {1} or padding not in (0, (0,) * len(size), "same", "valid"):
+            raise ValueError(
+                "conv must be a 1x1 convolution with stride 1, no padding and no groups; got "
+                f"kernel_size={size}, stride={stride}, padding={padding}, groups={groups}."
+            )
     fixed = sorted({"in_channels", "num_classes"} & set(further))
     if fixed:
         raise ValueError(f"the convolution fixes {' and '.join(fixed)}. Leave them out.")
     has_bias = conv.bias is not None
     if further.get("bias", has_bias) != has_bias:
         raise ValueError(
-            f"bias must agree with the convolution, which has {'a' if has_bias else 'no'} bias; got "
-            f"bias={not has_bias}. Leave the argument out."
+            f"bias must agree with the convolution, which has bias={has_bias}; got the other. Leave it out."
         )
     num_classes, in_channels = conv.weight.shape[:2]
     return {**further, "in_channels": in_channels, "num_classes": num_classes, "bias": has_bias}
@@ -37,8 +42,7 @@ def binary_rows(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | N
     Half of the weight each way: halving and doubling are exact, so the difference is the logit to the bit.
     """
     weight = 0.5 * weight.flatten(1)
-    half = None if bias is None else 0.5 * bias
-    return torch.cat([-weight, weight]), None if half is None else torch.cat([-half, half])
+    return torch.cat([-weight, weight]), None if bias is None else torch.cat([-0.5 * bias, 0.5 * bias])
 
 
 def copy_values(conv: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:

@@ -12,17 +12,8 @@ from cacseg._checks import check_choice
 from cacseg.functional._precision import no_autocast
 
 DesignName = Literal[
-    "project_concat",
-    "prototype",
-    "sum",
-    "project",
-    "project_sum",
-    "project_concat_residual",
-    "weight",
-    "none",
+    "project_concat", "prototype", "sum", "project", "project_sum", "project_concat_residual", "weight", "none"
 ]
-
-
 Similarity = Literal["dot", "cosine"]
 SIMILARITIES = ("dot", "cosine")
 

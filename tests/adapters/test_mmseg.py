@@ -8,7 +8,7 @@ from torch import nn
 
 import cacseg
 from architectures import TERMS, draw
-from cacseg.adapters.mmseg import HEADS
+from cacseg.adapters.supported import HEADS
 from mmseg_standin import (
     CascadeEncoderDecoder,
     DepthEstimator,

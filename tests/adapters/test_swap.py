@@ -9,7 +9,7 @@ from torch import nn
 
 import cacseg
 from architectures import N, build, draw, segmentation, smp
-from cacseg.adapters.rows import MASKS, PROMPTED
+from cacseg.adapters.supported import MASK_MODELS, PROMPTED
 
 
 class Own(nn.Module):
@@ -198,7 +198,7 @@ def test_what_is_refused(name):
 
 
 REASONS = {
-    **dict.fromkeys(MASKS, "it classifies masks, not pixels"),
+    **dict.fromkeys(MASK_MODELS, "it classifies masks, not pixels"),
     **dict.fromkeys(PROMPTED, "it draws the masks that points and boxes ask for"),
     "CLIPSegForImageSegmentation": "it draws one mask for each text",
     "SegGptForImageSegmentation": "it paints masks as an image",

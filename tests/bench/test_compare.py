@@ -1,14 +1,9 @@
 import pytest
 import torch
 
-from cacseg.bench.compare import compare, peak_mib, record, running_peak
+from cacseg.bench.compare import compare, peak_mib, record
 
 CPU = torch.device("cpu")
-
-
-def test_the_peak_is_what_is_held_at_once():
-    assert running_peak([10, 20, -20, 5, -15]) == 30
-    assert running_peak([-5, -5]) == 0
 
 
 def test_memory_on_a_cpu_is_what_the_allocator_hands_out():

@@ -6,8 +6,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import cacseg
-from cacseg.bench.reference import looped_context, looped_loss, usual_loss
-from cacseg.bench.steps import inference_steps, loss_steps, train_steps
+from cacseg.bench.steps import inference_steps, looped_context, looped_loss, loss_steps, train_steps, usual_loss
 from cacseg.cli import app
 
 CPU = torch.device("cpu")

@@ -3,11 +3,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cacseg.models.deeplabv3plus import DeepLabV3Plus
-from cacseg.models.fcn import FCN
+from cacseg.models.heads import FCN, DeepLabV3Plus, OCRNet, UPerNet, attend, gather_regions
 from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, concatenate_levels
-from cacseg.models.ocrnet import OCRNet, attend, gather_regions
-from cacseg.models.upernet import UPerNet
 
 CHANNELS = (4, 6, 8, 10)
 

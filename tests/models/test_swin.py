@@ -7,7 +7,7 @@ import torch
 from timm.models.swin_transformer import SwinTransformerBlock, WindowAttention
 
 from cacseg.models.backbones import make_backbone
-from cacseg.models.swin import from_windows, shifted_window_mask, to_windows, windowed_attention
+from cacseg.models.reference import from_windows, shifted_window_mask, to_windows, windowed_attention
 
 
 def naive_windowed_attention(x, attention, window, shift):

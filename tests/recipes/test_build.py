@@ -12,7 +12,7 @@ import cacseg
 from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.models.files import read_tensors
 from cacseg.recipes import change, find_recipe
-from cacseg.recipes.build import make_loaders, make_model, run, untrained_tap_notes_for
+from cacseg.recipes.build import make_loaders, make_model, run
 from cacseg.recipes.files import read_config
 from cacseg.recipes.protocol import open_split
 
@@ -280,32 +280,6 @@ def test_a_recipe_s_dilation_is_nothing_to_other_backbones(tmp_path):
         ValueError, match=r"of MobileNetV2 alone; got 'all' with resnet18\. Leave it out, or say auto\."
     ):
         make_model(change(config, {"model.dilated_blocks": "all"}).model, open_split(config.data, "train"), print)
-
-
-@pytest.mark.parametrize("in_windows", [False, True])
-def test_crops_too_small_for_a_dilation_are_said(tmp_path, in_windows):
-    """Maps of 4x4 for crops of 32x32; the images of 40x48 become 133x160 in validation."""
-    said = []
-    changes = {"model.name": "deeplabv3plus", "model.output_stride": 8, "data.val_scale": (160, 160)}
-    changes["schedule.steps"] = 1
-    if in_windows:
-        changes |= {"data.window": (32, 32), "data.stride": (32, 32)}
-    config = small(make_folder(tmp_path / "data"), **changes)
-    run(config, tmp_path / "run", report=said.append, progress=False)
-    found = [line for line in said if "never learn" in line]
-    assert len(found) == (0 if in_windows else 2)  # 4 is of the backbone, 12 of the head; 24 and 36 reach no pixel
-    assert all("in images of 133x160 (maps of 17x20)" in line for line in found)
-
-
-def test_images_are_looked_at_as_they_are():
-    """An upright and a wide image are not a large one: 2 taps of the dilation of 36 are reached in each, not 8."""
-    config = change(find_recipe("msrc21"), {"data.root": "somewhere"})
-    model = cacseg.create_model("deeplabv3plus", 21, backbone="test_resnet", output_stride=8)
-    (line,) = untrained_tap_notes_for(config.data, model, [(213, 320), (320, 213)])
-    assert "in images of 213x320 (maps of 27x40) 2 of these read the image" in line
-    assert untrained_tap_notes_for(config.data, model, []) == []
-    model.forward = lambda images: images.sum().item()  # what no tensor without values can do
-    assert untrained_tap_notes_for(config.data, model, [(213, 320)]) == []
 
 
 def test_given_backbone_weights_bring_their_preprocessing(tmp_path):

@@ -28,12 +28,6 @@ class Call:
         self.outputs: ContextLogits | None = None
         self.auxiliary: dict[str, Tensor] = {}  # by the name of the auxiliary classifier
 
-    def take_outputs(self) -> tuple[ContextLogits | None, dict[str, Tensor]]:
-        """What the seam and the auxiliaries computed; the call then forgets it, so as not to hold its graph."""
-        outputs, auxiliary = self.outputs, self.auxiliary
-        self.outputs, self.auxiliary = None, {}
-        return outputs, auxiliary
-
 
 class _ThisThread(threading.local):
     call: Call | None = None
@@ -46,16 +40,9 @@ _this_thread = _ThisThread()
 _in_backward: WeakValueDictionary[tuple[int, int], Call] = WeakValueDictionary()
 
 
-def begin_call(call: Call) -> Call | None:
-    """The seam knows of the call from now on; returns the call that this one is nested in, for `end_call`."""
-    outer = _this_thread.call
+def set_call(call: Call | None) -> None:
+    """What runs in this thread from now on is part of that call."""
     _this_thread.call = call
-    return outer
-
-
-def end_call(outer: Call | None) -> None:
-    """The call is over, whatever happened in it."""
-    _this_thread.call = outer
 
 
 def current_call() -> Call | None:

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import copyreg
 import dataclasses
+import inspect
+import logging
+import sys
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cacseg import ops
-from cacseg.adapters.calls import Call, begin_call, end_call, remember_in_backward
-from cacseg.adapters.labels import (
-    LabelsArgument,
-    check_label_size,
-    find_labels_argument,
-    warn_of_ignored_foreground,
-)
+from cacseg._checks import check_proportions, have_one_stride
+from cacseg.adapters.calls import Call, current_call, remember_in_backward, set_call
 from cacseg.adapters.neighbours import CONVOLUTION_AFTER
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
 
+logger = logging.getLogger("cacseg")
 REQUEST = "_cacseg_request"  # the argument by which `loss` and `plain` say what they want of a call
+
+
+class LabelsArgument(NamedTuple):
+    """Where `labels` stands among the arguments of a converted forward."""
+
+    signature: inspect.Signature  # of the converted forward
+    position: int  # among the positional arguments
+    is_originals: bool  # the original forward has that argument itself
 
 
 class Conversion(NamedTuple):
@@ -36,11 +43,9 @@ class Conversion(NamedTuple):
 class ConvertedModel(nn.Module):
     """What `convert` adds to the class of a model.
 
-    `model(images)` returns what it returned, from the context logits. `model.loss(images, labels)` returns the named
-    losses and their "total". `model(images, labels)` is the same for wrappers that see nothing but calls of the model
-    (`DistributedDataParallel`); a model whose own forward has `labels`, as those of transformers, returns its output
-    with the loss in it. With `return_output=True` both return the output and the losses. `model.plain(images)` returns
-    what the original model would.
+    `model(images)` returns what it returned, from the context logits. `model(images, labels)` is `model.loss` for
+    wrappers that see nothing but calls of the model (`DistributedDataParallel`); a model whose own forward has
+    `labels`, as those of transformers, returns its output with the loss in it.
     """
 
     _cacseg_kind: type[ConvertedModel]  # of the subclass, as the two after it
@@ -58,8 +63,7 @@ class ConvertedModel(nn.Module):
         """The named terms, before their weights, and "total", their weighted sum: `loss(images, labels)`.
 
         The model's other inputs may be given too, by their names: `loss(**batch)`. With `return_output`, what the model
-        returns for these inputs comes first, from the same run: `output, losses = loss(images, labels,
-        return_output=True)`.
+        returns comes first, from the same run: `output, losses = loss(images, labels, return_output=True)`.
         """
         if labels is None and len(inputs) > 1:
             *others, labels = inputs
@@ -81,12 +85,12 @@ class ConvertedModel(nn.Module):
         """Every call of the model comes here, `loss` and `plain` too, so that hooks and wrappers see them all."""
         request = named.pop(REQUEST, None)
         if not is_converted(self):
-            if request is not None:
-                raise TypeError(
-                    f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built "
-                    "from the class of one. Convert it too."
-                )
-            return super().forward(*inputs, **named)
+            if request is None:
+                return super().forward(*inputs, **named)
+            raise TypeError(
+                f"loss and plain need a model that cacseg.convert returned; this {type(self).__name__} was built from "
+                "the class of one. Convert it too."
+            )
         if request == "plain":
             return self._cacseg_run_original(Call(self._cacseg_seam(), plain=True), inputs, named)
         labels, return_output = named.pop("labels", None), named.pop("return_output", False)
@@ -99,7 +103,7 @@ class ConvertedModel(nn.Module):
             if return_output:
                 raise TypeError("return_output is of a call with labels; got none. Pass labels, or leave it out.")
             return self._cacseg_run_original(Call(self._cacseg_seam()), inputs, named)
-        output, losses = self._cacseg_losses(self._cacseg_read_labels(labels), inputs, named)
+        output, losses = self._cacseg_losses(labels, inputs, named)
         if return_output:
             return output, losses
         return losses if request == "losses" or not is_originals else with_loss(output, losses)
@@ -113,14 +117,15 @@ class ConvertedModel(nn.Module):
         return labels
 
     def _cacseg_losses(
-        self, labels: Tensor, inputs: tuple[Any, ...], named: dict[str, Any]
+        self, labels: Any, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[Any, dict[str, Tensor]]:
         """The output, the named terms of the criterion and of the auxiliaries, and their weighted "total"."""
         seam = self._cacseg_seam()
-        labels = seam.read_labels(labels)
+        labels = seam.read_labels(self._cacseg_read_labels(labels))
         call = Call(seam, labels=labels)
         output = self._cacseg_run_original(call, inputs, named)
-        outputs, auxiliary = call.take_outputs()
+        outputs, auxiliary = call.outputs, call.auxiliary
+        call.outputs, call.auxiliary = None, {}  # so as not to hold the graph
         if outputs is None:
             raise RuntimeError(
                 "the model must run its classifier once in each call; it did not run. Name the convolution that "
@@ -152,11 +157,12 @@ class ConvertedModel(nn.Module):
 
     def _cacseg_run_original(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
-        outer = begin_call(call)
+        outer = current_call()
+        set_call(call)
         try:
             output = super().forward(*inputs, **named)
         finally:
-            end_call(outer)
+            set_call(outer)
         remember_in_backward(call, list(tensors_in(output)))
         return output
 
@@ -197,9 +203,8 @@ def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:
     if isinstance(output, Tensor):
         return losses
     if isinstance(output, dict):  # the outputs of transformers are dicts and dataclasses
-        return (
-            type(output)(**{**output, "loss": total}) if dataclasses.is_dataclass(output) else {**output, "loss": total}
-        )
+        filled = {**output, "loss": total}
+        return type(output)(**filled) if dataclasses.is_dataclass(output) else filled
     if dataclasses.is_dataclass(output) and "loss" in [field.name for field in dataclasses.fields(output)]:
         return dataclasses.replace(output, loss=total)  # type: ignore[type-var]
     if type(output) is tuple:
@@ -247,3 +252,53 @@ def new_converted(kind: type[ConvertedModel], original: type[nn.Module], *argume
     """An empty instance, for copies and pickles to fill."""
     made = converted_class(kind, original)
     return made.__new__(made, *arguments)
+
+
+def find_labels_argument(original: type[nn.Module]) -> LabelsArgument:
+    """The original's own place for labels, or a new one after its positional arguments."""
+    signature = inspect.signature(original.forward)
+    parameters = list(signature.parameters.values())
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [parameter.name for parameter in parameters if parameter.kind in kinds]
+    if "labels" in signature.parameters:
+        if signature.parameters["labels"].default is inspect.Parameter.empty:
+            raise TypeError(
+                f"the forward of {original.__name__} requires labels, and a converted model runs it without: its "
+                "losses come from the classifier. Give the argument the default None."
+            )
+        position = positional.index("labels") - 1 if "labels" in positional else sys.maxsize  # without self
+        return LabelsArgument(signature, position, is_originals=True)
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters)
+    kind = inspect.Parameter.KEYWORD_ONLY if takes_any else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters.insert(len(positional) + takes_any, inspect.Parameter("labels", kind, default=None))
+    position = sys.maxsize if takes_any else len(positional) - 1
+    return LabelsArgument(signature.replace(parameters=parameters), position, is_originals=False)
+
+
+def check_label_size(labels: Tensor, inputs: Any, output: Any) -> None:
+    """Labels [b, H, W] must have the proportions of the images, or the size of a map that the model returns.
+
+    The images are the maps among the inputs, with channels first or last. A model may return less than it reads:
+    convolutions without padding cut the borders off.
+    """
+    images = [one for one in tensors_in(inputs) if one.ndim == 4]
+    if not images or labels.ndim != 3:
+        return
+    size = labels.shape[1:]
+    if any(have_one_stride(size, one.shape[2:]) or have_one_stride(size, one.shape[1:3]) for one in images):
+        return
+    if not any(size in (one.shape[2:], one.shape[1:3]) for one in tensors_in(output) if one.ndim == 4):
+        check_proportions("labels", size, "images", images[0].shape[2:])
+
+
+def warn_of_ignored_foreground(labels: Tensor, ignore_index: int) -> None:
+    """Labels of background and foreground that look like a mask of 0 and 255, whose foreground would be ignored."""
+    if labels.is_meta or torch.any(labels == 1):
+        return
+    ignored = (labels == ignore_index).float().mean().item()
+    if ignored > 0.0:
+        logger.warning(
+            f"cacseg: labels of binary segmentation are 0 and 1; the first ones hold no 1, and {ignored:.0%} are "
+            f"{ignore_index}, which is ignored. Masks of 0 and {ignore_index}: pass labels > 0, or another "
+            "ignore_index to convert."
+        )

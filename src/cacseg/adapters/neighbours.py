@@ -7,16 +7,10 @@ from collections.abc import Iterator
 from torch import nn
 
 from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
-from cacseg.adapters.rows import Parts
 from cacseg.adapters.search import check_no_hooks
+from cacseg.adapters.supported import Parts
 
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-# By the dimensions of the kernel: what drops whole channels of a map. Of what a linear layer reads none does.
-CHANNEL_DROPOUTS: dict[int, tuple[type[nn.Dropout1d | nn.Dropout2d | nn.Dropout3d], ...]] = {
-    1: (nn.Dropout1d,),
-    2: (nn.Dropout2d,),
-    3: (nn.Dropout3d,),
-}
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # by the dimensions of their maps
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTION_AFTER = "Put a 1x1 convolution with one output for each class after it: that one is then the seam."
 
@@ -27,17 +21,18 @@ def find_dropout(model: nn.Module, name: str, parts: Parts, conv: nn.Module) -> 
     parent, before = model.get_submodule(parent_name), ""
     if name == parts.seam and parts.dropout:
         before = parts.dropout
-    elif isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward:
+    elif runs_in_order(parent):
         names = list(parent._modules)
         if names.index(last) > 0:
             before = f"{parent_name}.{names[names.index(last) - 1]}".lstrip(".")
     module = dict(model.named_modules(remove_duplicate=False)).get(before) if before else None
-    if module is None or count_places(model, module) > 1:
+    places = sum(child is module for parent in model.modules() for child in parent._modules.values())
+    if module is None or places > 1:
         return "", None  # one that stands elsewhere too goes on dropping there
     size = geometry_of(conv).kernel_size
-    kinds = (nn.Dropout, *CHANNEL_DROPOUTS.get(len(size), ()))
+    kinds = {nn.Dropout, DROPOUTS[len(size)]}  # a linear layer reads no map
     kind = next((kind for kind in kinds if type(module).forward is kind.forward), None)
-    if not isinstance(module, kinds) or kind is None or module.p == 0.0:
+    if kind is None or not isinstance(module, kind) or module.p == 0.0:
         return "", None
     if kind is nn.Dropout and not set(size) <= {1}:
         return "", None  # single values, dropped from every patch they are in: that is only possible before the patches
@@ -75,13 +70,13 @@ def modules_after(model: nn.Module, name: str) -> Iterator[nn.Module]:
     while name:
         parent_name, _, last = name.rpartition(".")
         parent = model.get_submodule(parent_name)
-        if not isinstance(parent, nn.Sequential) or type(parent).forward is not nn.Sequential.forward:
+        if not runs_in_order(parent):
             return
         names = list(parent._modules)
-        yield from (parent[index] for index in range(names.index(last) + 1, len(names)))
+        yield from (parent.get_submodule(after) for after in names[names.index(last) + 1 :])
         name = parent_name  # what follows the Sequential?
 
 
-def count_places(model: nn.Module, module: nn.Module) -> int:
-    """In how many places of the model a module stands."""
-    return sum(child is module for parent in model.modules() for child in parent._modules.values())
+def runs_in_order(parent: nn.Module) -> bool:
+    """A Sequential without a forward of its own."""
+    return isinstance(parent, nn.Sequential) and type(parent).forward is nn.Sequential.forward

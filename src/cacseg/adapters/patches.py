@@ -69,8 +69,7 @@ def patch_scores(features: Tensor, rows: Tensor, geometry: Geometry) -> Tensor:
 
 def patch_sums(features: Tensor, shares: Tensor, geometry: Geometry) -> Tensor:
     """The sum of the patches of each image, weighted by [b, n, h, w]: [b, n, d*k*k]."""
-    sums = _PatchSums.apply(features, shares, *geometry)
-    return sums.view(*shares.shape[:2], -1)
+    return _PatchSums.apply(features, shares, *geometry).view(*shares.shape[:2], -1)
 
 
 def patch_inverse_norms(features: Tensor, geometry: Geometry) -> Tensor:
@@ -133,15 +132,8 @@ class _PatchSums(torch.autograd.Function):
         ctx.geometry = Geometry(*geometry)
         kernel, stride, padding, dilation = ctx.geometry
         (b, d, *size), (_, n, *out) = features.shape, shares.shape
-        return conv2d_weight(
-            features.reshape(1, b * d, *size),
-            (b * n, d, *kernel),
-            shares.reshape(1, b * n, *out),
-            stride,
-            padding,
-            dilation,
-            groups=b,
-        )
+        together, weights = features.reshape(1, b * d, *size), shares.reshape(1, b * n, *out)
+        return conv2d_weight(together, (b * n, d, *kernel), weights, stride, padding, dilation, groups=b)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -150,9 +142,9 @@ class _PatchSums(torch.autograd.Function):
         of_features = of_shares = None
         if ctx.needs_input_grad[0]:
             _, stride, padding, dilation = ctx.geometry
-            of_features = conv2d_input(
-                (1, b * d, *size), gradient, shares.reshape(1, b * n, *out), stride, padding, dilation, groups=b
-            ).view_as(features)
+            weights = shares.reshape(1, b * n, *out)
+            together = conv2d_input((1, b * d, *size), gradient, weights, stride, padding, dilation, groups=b)
+            of_features = together.view_as(features)
         if ctx.needs_input_grad[1]:
             of_shares = patch_scores(features, gradient.view(b, n, -1), ctx.geometry)
         return of_features, of_shares, None, None, None, None

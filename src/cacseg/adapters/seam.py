@@ -19,8 +19,6 @@ from cacseg.losses import ContextLoss
 from cacseg.ops.logits import LARGEST_HALF
 from cacseg.outputs import ContextLogits
 
-CONVOLVE: dict[int, Any] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}  # by the dimensions of the kernel
-
 
 class SeamClassifier(ContextAwareClassifier):
     """A `ContextAwareClassifier` with the convolution's own parameters, in their own shapes and under their own names.
@@ -53,7 +51,12 @@ class SeamClassifier(ContextAwareClassifier):
         self.in_channels, self.out_channels, self.groups = weight.shape[1], weight.shape[0], 1
         self.in_features, self.out_features = self.in_channels, self.out_channels
         self.kernel_size, self.stride, self.padding, self.dilation = self.geometry
-        self.plain_dropout = self._take_dropout(moved_dropout)
+        # Channel dropout of a 1x1 convolution becomes `dropout`, which kernels know; any other stays a module.
+        self.plain_dropout = moved_dropout
+        if isinstance(moved_dropout, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
+            self.dropout, self.plain_dropout = moved_dropout.p, None
+        if self.dropout > 0.0 and not self.geometry.pointwise:  # channels of the features, not of the patches
+            self.dropout, self.plain_dropout = 0.0, nn.Dropout2d(self.dropout)
         self.is_checked = False  # against what the model returns, at its first losses
         self.train(replaced.training)
 
@@ -63,16 +66,16 @@ class SeamClassifier(ContextAwareClassifier):
         if call is not None and call.plain:
             return self.replaced_logits(features)
         labels = None if call is None else call.labels
-        values = self._to_map(features, labels)
+        values = features if self.kernel_size else features.movedim(-1, 1)
+        if labels is not None and labels.ndim == values.ndim == 3 and not self.kernel_size:
+            values = values.unflatten(2, grid_of_tokens(values.shape[2], labels))
         if call is None or labels is None:
             logits = cast(Tensor, super().forward(values))
         else:
-            is_running = call is current_call()  # and not a checkpoint that computes it again
-            if is_running:
-                check_runs_once_with_gradients(call)
+            check_runs_once_with_gradients(call)
             outputs = cast(ContextLogits, super().forward(values, labels))
             logits = self._one_if_binary(outputs.context)
-            if is_running:
+            if call is current_call():  # and not a checkpoint that computes it again
                 call.outputs = outputs
         return logits if self.kernel_size else logits.flatten(2).movedim(1, -1).reshape(*features.shape[:-1], -1)
 
@@ -99,28 +102,10 @@ class SeamClassifier(ContextAwareClassifier):
         columns = F.unfold(features, self.kernel_size, self.dilation, self.padding, self.stride)
         return columns.unflatten(-1, self.geometry.out_size(features.shape[2:]))
 
-    def _take_dropout(self, moved: nn.Module | None) -> nn.Module | None:
-        """Channel dropout of a 1x1 convolution becomes `dropout`, which kernels know; any other is a module."""
-        if isinstance(moved, nn.Dropout1d | nn.Dropout2d | nn.Dropout3d):
-            self.dropout, moved = moved.p, None
-        if self.geometry.pointwise or self.dropout == 0.0:
-            return moved
-        of_features, self.dropout = nn.Dropout2d(self.dropout), 0.0  # channels of the features, not of the patches
-        return of_features
-
-    def _to_map(self, features: Tensor, labels: Tensor | None) -> Tensor:
-        """Channels in dimension 1; tokens on the grid of the labels, where those are a map."""
-        if self.kernel_size:
-            return features
-        values = features.movedim(-1, 1)
-        if labels is not None and values.ndim == 3 and labels.ndim == 3:
-            return values.unflatten(2, grid_of_tokens(values.shape[2], labels))
-        return values
-
     def _convolve(self, features: Tensor) -> Tensor:
         if not self.kernel_size:
             return F.linear(features, self.weight, self.bias)
-        convolve = CONVOLVE[len(self.kernel_size)]
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[len(self.kernel_size) - 1]
         return convolve(features, self.weight, self.bias, self.stride, self.padding, self.dilation)
 
     # The steps of `ContextAwareClassifier`, for k x k convolutions.
@@ -258,6 +243,8 @@ def grid_of_tokens(tokens: int, labels: Tensor) -> tuple[int, int]:
 
 def check_runs_once_with_gradients(call: Call) -> None:
     """The losses of one call come from one run of the classifier, in the graph of that call."""
+    if call is not current_call():  # but of a checkpoint that computes it again
+        return
     if call.outputs is not None:
         raise RuntimeError(
             "the model must run its classifier once in each call; it ran a second time. Give the losses one image "

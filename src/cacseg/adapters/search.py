@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from cacseg.adapters.patches import CONVOLUTIONS
+from cacseg.adapters.patches import CONVOLUTIONS, geometry_of
 from cacseg.classifier import ContextAwareClassifier
 
 # Modules that call the model they hold in a way that hides its methods or copies it. By name: some cannot be imported
@@ -26,14 +27,18 @@ WRAPPERS = (
 )
 
 
+def wrapper_of(module: nn.Module) -> str | None:
+    """Which of the wrappers a module is, or inherits from."""
+    return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in WRAPPERS), None)
+
+
 def check_unwrapped(model: nn.Module) -> None:
     """A model is converted first and wrapped, compiled or traced afterwards; nor is it converted twice."""
-    for kind in type(model).__mro__:
-        if kind.__name__ in WRAPPERS:
-            raise TypeError(
-                f"convert needs the model itself, not a wrapper around it; got {kind.__name__}. Convert first and wrap "
-                "(distribute, compile, trace) the converted model."
-            )
+    if wrapper := wrapper_of(model):
+        raise TypeError(
+            f"convert needs the model itself, not a wrapper around it; got {wrapper}. Convert first and wrap "
+            "(distribute, compile, trace) the converted model."
+        )
     if model._compiled_call_impl is not None or "forward" in vars(model):
         raise TypeError(
             "convert needs a model with the forward of its class; this one was compiled in place or its forward was "
@@ -47,31 +52,24 @@ def check_unwrapped(model: nn.Module) -> None:
             )
 
 
-def check_path(model: nn.Module, name: str) -> None:
-    """Nothing on the way from the model to its seam may copy or hide the seam."""
-    steps = name.split(".")
-    for end in range(1, len(steps)):
-        prefix = ".".join(steps[:end])
-        for kind in type(model.get_submodule(prefix)).__mro__:
-            if kind.__name__ in WRAPPERS:
-                raise TypeError(
-                    f"the seam {name!r} must not be inside a wrapper; {prefix!r} is a {kind.__name__}. Unwrap it, "
-                    "convert, and wrap it again."
-                )
-
-
 def get_by_name(model: nn.Module, name: str) -> nn.Module:
-    """The submodule of that name; a wrong name gets the nearest right ones."""
+    """The submodule of that name, which no wrapper on the way may copy or hide; a wrong name gets the nearest."""
     modules = dict(model.named_modules(remove_duplicate=False))  # a layer with two names answers to both
-    if name and name in modules:
-        return modules[name]
-    convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
-    near = difflib.get_close_matches(name, convolutions, n=3, cutoff=0.5) or convolutions[-3:]
-    listed = ", ".join(repr(key) for key in near) or "none"
-    raise ValueError(
-        f"a seam or auxiliary must be the name of a convolution of {type(model).__name__}; got {name!r}. "
-        f"Some it has: {listed}."
-    )
+    if not name or name not in modules:
+        convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
+        near = difflib.get_close_matches(name, convolutions, n=3, cutoff=0.5) or convolutions[-3:]
+        listed = ", ".join(repr(key) for key in near) or "none"
+        raise ValueError(
+            f"a seam or auxiliary must be the name of a convolution of {type(model).__name__}; got {name!r}. "
+            f"Some it has: {listed}."
+        )
+    for prefix in accumulate(name.split(".")[:-1], "{}.{}".format):
+        if wrapper := wrapper_of(modules[prefix]):
+            raise TypeError(
+                f"the seam {name!r} must not be inside a wrapper; {prefix!r} is a {wrapper}. Unwrap it, convert, and "
+                "wrap it again."
+            )
+    return modules[name]
 
 
 def check_no_hooks(name: str, module: nn.Module) -> None:
@@ -101,22 +99,19 @@ def check_replaceable(name: str, module: nn.Module) -> None:
     assert isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear)
     if isinstance(module.weight, nn.UninitializedParameter):
         raise ValueError(f"the seam must have its weights; {name!r} is lazy. Run the model once before converting it.")
-    if not isinstance(module, nn.Linear):
-        check_geometry(name, module)
-
-
-def check_geometry(name: str, conv: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> None:
-    """Patches are those of `F.unfold`: 2-D, zeros around the map, the same on both sides, no groups."""
-    pointwise = {*conv.kernel_size, *conv.stride} == {1} and conv.padding in ("same", "valid", (0,) * len(conv.stride))
-    arrived = f"kernel_size={conv.kernel_size}, padding={conv.padding!r}, padding_mode={conv.padding_mode!r}"
-    if conv.groups != 1:
-        raise ValueError(f"the seam must not have groups; {name!r} has groups={conv.groups}.")
-    if not pointwise and (conv.padding_mode != "zeros" or not isinstance(conv, nn.Conv2d)):
+    if isinstance(module, nn.Linear):
+        return
+    # Patches are those of `F.unfold`: 2-D, zeros around the map, the same on both sides, no groups.
+    size, dilation, padding, mode = module.kernel_size, module.dilation, module.padding, module.padding_mode
+    arrived = f"kernel_size={size}, padding={padding!r}, padding_mode={mode!r}"
+    if module.groups != 1:
+        raise ValueError(f"the seam must not have groups; {name!r} has groups={module.groups}.")
+    if not geometry_of(module).pointwise and (mode != "zeros" or not isinstance(module, nn.Conv2d)):
         raise ValueError(
             f"a seam that is no 1x1 convolution must be an nn.Conv2d that pads with zeros; {name!r} has {arrived}. "
             "Pad in a module of its own before the convolution."
         )
-    if conv.padding == "same" and any(d * (k - 1) % 2 for k, d in zip(conv.kernel_size, conv.dilation, strict=True)):
+    if padding == "same" and any(d * (k - 1) % 2 for k, d in zip(size, dilation, strict=True)):
         raise ValueError(f"a seam must pad both sides alike; {name!r} has {arrived}. Use an odd kernel.")
 
 
@@ -163,9 +158,11 @@ def find_by_running(
             maps = {key: one for key, one in named_tensors_in(answer) if one.ndim == 4}
             first = next(iter(maps), None)
             if first is None or not maps[first].requires_grad:
+                shapes = ", ".join(str(tuple(one.shape)) for one in tensors_in(answer)) or "none"
                 raise ValueError(
                     f"the seam is found from a first output [b, n, H, W] that depends on a convolution; "
-                    f"{type(model).__name__} returned {describe(answer)}. Name it: convert(model, seam=...)."
+                    f"{type(model).__name__} returned {type(answer).__name__} with tensors of shape {shapes}. Name it: "
+                    "convert(model, seam=...)."
                 )
             leaves = {**layer_outputs, **loose_parameters}
             sources = {key: reached_leaves(one, leaves) for key, one in maps.items() if one.requires_grad}
@@ -182,13 +179,12 @@ def find_by_running(
     if found == [known_seam]:
         return known_seam
     check_found(modules, found, maps[first].shape[1])
-    heads = {key: (names[0], maps[key].shape[1]) for key, names in sources.items() if len(names) == 1}
-    others = {
-        key: (name, channels)
-        for key, (name, channels) in heads.items()
-        if isinstance(modules.get(name), nn.Conv2d) and name not in (*found, *read, *auxiliaries)
-    }
-    check_one_task(model, {first: heads[first], **others})
+    heads = {first: (found[0], maps[first].shape[1])}
+    for key, names in sources.items():
+        beside = len(names) == 1 and names[0] not in (*found, *read, *auxiliaries)
+        if beside and isinstance(modules.get(names[0]), nn.Conv2d):
+            heads[key] = names[0], maps[key].shape[1]
+    check_one_task(model, heads)
     return found[0]
 
 
@@ -206,9 +202,8 @@ def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -
     found = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items()) or "none"
     if len(last) != 1:
         raise ValueError(
-            f"one convolution must make the class scores; the output comes from {len(last)} modules: {found}. Where "
-            "one of them alone makes the scores, name it: convert(model, seam=...); where they are summed there is no "
-            "single classifier to replace."
+            f"one convolution must make the class scores; the output comes from {len(last)} modules: {found}. If one "
+            "makes the scores alone, name it: convert(model, seam=...); a sum has no single classifier to replace."
         )
     module = modules.get(last[0])
     if not isinstance(module, nn.Conv2d):
@@ -232,9 +227,8 @@ def check_found(modules: dict[str, nn.Module], last: list[str], channels: int) -
 def check_one_task(model: nn.Module, heads: dict[str, tuple[str, int]]) -> None:
     """The first output must be the class scores, among others that come from convolutions beside that of the first.
 
-    `heads` has the convolution and the channels of each output. Where they differ in channels nobody knows which one
-    holds the classes, and one channel may be depth as well as a mask. Outputs with the channels of the first are those
-    of auxiliary classifiers.
+    `heads` has the convolution and the channels of each output. One channel may be depth as well as a mask. Outputs
+    with the channels of the first are those of auxiliary classifiers.
     """
     (_, channels), *others = heads.values()
     if not others or (channels > 1 and all(count == channels for _, count in others)):
@@ -282,8 +276,3 @@ def named_tensors_in(answer: Any, name: str = "") -> Iterator[tuple[str, Tensor]
         entries = [(field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer)]
     for key, value in entries:
         yield from named_tensors_in(value, f"{name}.{key}" if name else str(key))
-
-
-def describe(answer: Any) -> str:
-    shapes = [str(tuple(tensor.shape)) for tensor in tensors_in(answer)]
-    return f"{type(answer).__name__} with tensors of shape {', '.join(shapes) or 'none'}"

@@ -12,21 +12,12 @@ from torch import Tensor, nn
 
 from cacseg._checks import check_class_weights, check_names, check_number
 from cacseg.adapters.converted import Conversion, ConvertedModel, converted_class, is_converted
-from cacseg.adapters.mmseg import PACKAGE as MMSEG
 from cacseg.adapters.mmseg import ConvertedSegmentor
 from cacseg.adapters.neighbours import aligns_corners, check_channels_after, find_dropout
 from cacseg.adapters.patches import CONVOLUTIONS
-from cacseg.adapters.rows import AUXILIARY_WEIGHT, Parts
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Replacement, SeamClassifier, original_of
-from cacseg.adapters.search import (
-    check_no_hooks,
-    check_path,
-    check_replaceable,
-    check_unwrapped,
-    find_by_running,
-    get_by_name,
-)
-from cacseg.adapters.supported import find_row, known_parts, known_parts_inside
+from cacseg.adapters.search import check_no_hooks, check_replaceable, check_unwrapped, find_by_running, get_by_name
+from cacseg.adapters.supported import AUXILIARY_WEIGHT, MMSEG, Parts, find_row, known_parts, known_parts_inside
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.losses import ContextLoss
 from cacseg.presets import DEFAULT, fill_preset
@@ -86,18 +77,24 @@ def convert(
     if name == inside.seam:
         parts = inside
     replaced = get_by_name(model, name)
-    check_path(model, name)
     check_replaceable(name, replaced)
-    check_is_classifier(model, name, replaced, parts)
+    classes = outputs_of(replaced)
+    check_channels_after(model, name, classes)
+    known = outputs_of(get_by_name(model, parts.seam)) if parts.seam else classes
+    if classes != known:
+        raise ValueError(
+            f"the seam must be where features become class scores; {name!r} has {classes} outputs, and "
+            f"{type(model).__name__} makes its {known} scores at {parts.seam!r}. Leave seam out."
+        )
     if not is_named:
-        binary = ", one channel: binary segmentation" if outputs_of(replaced) == 1 else ""
+        binary = ", one channel: binary segmentation" if classes == 1 else ""
         logger.warning("cacseg.convert: %s makes its class scores at %r%s", type(model).__name__, name, binary)
     fixed = sorted(set(FIXED) & set(classifier_arguments))
     if fixed:
         raise ValueError(f"the convolution at {name!r} fixes {' and '.join(fixed)}. Leave them out.")
 
-    preset = fill_preset(classifier_arguments.get("preset", DEFAULT))
-    follows = preset.label_sampling == "centred"  # the losses then upsample as the model does
+    # With centred labels the losses upsample as the model does.
+    follows = fill_preset(classifier_arguments.get("preset", DEFAULT)).label_sampling == "centred"
     of_classifier, of_loss = dict(classifier_arguments), dict(loss_arguments or {})
     if parts.ignore_index is not None:
         of_classifier.setdefault("ignore_index", parts.ignore_index)
@@ -107,14 +104,16 @@ def convert(
         set_defaults(of_classifier, label_sampling="aligned")
         set_defaults(of_loss, align_corners=True, context_align_corners=True)
     dropout_name, dropout = find_dropout(model, name, parts, replaced)
-    moved_dropout = None if "dropout" in of_classifier else dropout
+    if "dropout" in of_classifier:
+        dropout = None
     with torch.inference_mode(False):  # whose new parameters could never be trained
-        classifier = SeamClassifier(replaced, moved_dropout, ContextLoss(**of_loss), of_classifier)
+        classifier = SeamClassifier(replaced, dropout, ContextLoss(**of_loss), of_classifier)
     check_criterion(classifier)
     report_many_parameters(name, classifier)
 
-    weights = {**(parts.auxiliaries if name == parts.seam else {})}
-    for other in check_auxiliaries(model, auxiliaries, name, replaced):
+    check_auxiliaries(model, auxiliaries, name, replaced)
+    weights = dict(parts.auxiliaries) if name == parts.seam else {}
+    for other in auxiliaries:
         weights.setdefault(other, AUXILIARY_WEIGHT)
     if auxiliary_weight is not None:
         weights = dict.fromkeys(weights, auxiliary_weight)
@@ -205,47 +204,32 @@ def check_attributes(model: nn.Module, package: str) -> None:
         )
 
 
-def check_is_classifier(model: nn.Module, name: str, replaced: nn.Module, parts: Parts) -> None:
-    """Its outputs are those of the classifier of a known architecture, and of the model."""
-    n = outputs_of(replaced)
-    check_channels_after(model, name, n)
-    if parts.seam and name != parts.seam:
-        classes = outputs_of(get_by_name(model, parts.seam))
-        if n != classes:
-            raise ValueError(
-                f"the seam must be where features become class scores; {name!r} has {n} outputs, and "
-                f"{type(model).__name__} makes its {classes} scores at {parts.seam!r}. Leave seam out."
-            )
-
-
 def outputs_of(layer: nn.Module) -> int:
     """How many scores a convolution or a linear layer makes."""
     return cast(Tensor, layer.weight).shape[0]
 
 
-def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> Sequence[str]:
+def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> None:
     """Each is a 2-D convolution with the classes of the seam, and another than the seam."""
     if isinstance(names, str):
         raise TypeError(f"auxiliaries must be a list of names; got the text {names!r}. Put it in a list.")
     classes = outputs_of(replaced)
     for name in names:
         module = get_by_name(model, name)
-        check_path(model, name)
         if not isinstance(module, nn.Conv2d) or module is replaced or module.out_channels != classes:
             raise ValueError(
                 f"an auxiliary classifier must be an nn.Conv2d with the {classes} classes of {seam!r}, beside it; "
                 f"{name!r} is {module}. Leave it out."
             )
-    return names
 
 
 def check_criterion(classifier: SeamClassifier) -> None:
     """Classifier and losses fit together: known here, before the first training step."""
-    criterion = classifier.criterion
-    if criterion.ignore_index != classifier.ignore_index:
+    criterion, ignored = classifier.criterion, classifier.ignore_index
+    if criterion.ignore_index != ignored:
         raise ValueError(
-            f"classifier and loss must ignore the same label; got {classifier.ignore_index} and "
-            f"{criterion.ignore_index}. Pass ignore_index to convert, not in loss_arguments."
+            f"classifier and loss must ignore the same label; got {ignored} and {criterion.ignore_index}. Pass "
+            "ignore_index to convert, not in loss_arguments."
         )
     if criterion.class_weights is not None:
         check_class_weights(criterion.class_weights, max(2, classifier.num_classes))
@@ -255,12 +239,10 @@ def report_many_parameters(name: str, classifier: SeamClassifier) -> None:
     """Projectors over patches may outgrow the model."""
     added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
     if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
+        channels = classifier.weight[0].numel()
         logger.warning(
-            "cacseg.convert: %r is a convolution over patches of %d channels, whose projectors have %.0f M parameters; "
-            "fewer channels before it would cost less",
-            name,
-            classifier.weight[0].numel(),
-            added / 1e6,
+            f"cacseg.convert: {name!r} is a convolution over patches of {channels} channels, whose projectors have "
+            f"{added / 1e6:.0f} M parameters; fewer channels before it would cost less"
         )
 
 

@@ -6,8 +6,9 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,6 @@ def compare(
     Each is run once more, untimed, before it is timed: what another row left in caches and allocators is not its own.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
-    memory: dict[str, float] = {}
     for number in range(warm_up + rounds):
         for name, step in steps.items():
             step()
@@ -46,8 +46,7 @@ def compare(
                 times[name].append(time_ms)
         if progress is not None:
             progress(number + 1)
-    for name, step in steps.items():
-        memory[name] = peak_mib(step, device)
+    memory = {name: peak_mib(step, device) for name, step in steps.items()}
     base = next(iter(steps))
     rows = {}
     for name, seen in times.items():
@@ -86,23 +85,10 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
         step()
-    return running_peak(_allocations(profiler)) / 2**20
-
-
-def _allocations(profiler: torch.profiler.profile) -> list[int]:
-    """Bytes allocated (freed: negative), in order."""
-    results: Any = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    results: Any = profiler.profiler.kineto_results
     events = [(event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]"]
-    return [size for _, size in sorted(events, key=lambda event: event[0])]
-
-
-def running_peak(changes: Iterable[int]) -> int:
-    """The largest of the running sums; 0 if all are negative."""
-    held = most = 0
-    for change in changes:
-        held += change
-        most = max(most, held)
-    return most
+    changes = [size for _, size in sorted(events, key=lambda event: event[0])]  # bytes; freed ones are negative
+    return max(accumulate(changes, initial=0)) / 2**20
 
 
 def record(rows: dict[str, Row], device: torch.device, **facts: Any) -> dict[str, Any]:

@@ -46,8 +46,7 @@ def write_generated(root: Path, count: int, size: tuple[int, int] = (512, 683), 
     values = np.zeros(256, np.uint8)
     for index in range(count):
         sample = scenes.read(index)
-        chosen = np.random.default_rng((seed, index)).permutation(150)[: len(CLASSES)] + 1
-        values[: len(CLASSES)] = chosen
+        values[: len(CLASSES)] = np.random.default_rng((seed, index)).permutation(150)[: len(CLASSES)] + 1
         for kind, suffix, array in (
             ("images", ".jpg", cv2.cvtColor(sample.image, cv2.COLOR_RGB2BGR)),
             ("annotations", ".png", values[sample.labels]),
@@ -69,7 +68,7 @@ def measure(
     """Times reading and transforming `images` images a round; a first round, untimed, fills the file cache."""
     if images < 1 or rounds < 1:
         raise ValueError(f"images and rounds must be at least 1; got {images} and {rounds}.")
-    speeds, reads, transforms = [], [], []
+    seen = []  # of each round: images a second, milliseconds an image to read and to transform
     with one_thread():
         for number in range(rounds + 1):
             read_s = transform_s = 0.0
@@ -84,16 +83,9 @@ def measure(
             if progress is not None:
                 progress(number)
             if number:
-                speeds.append(images / (read_s + transform_s))
-                reads.append(1e3 * read_s / images)
-                transforms.append(1e3 * transform_s / images)
-    return Throughput(
-        images_per_second=statistics.median(speeds),
-        read_ms=statistics.median(reads),
-        transform_ms=statistics.median(transforms),
-        rounds=tuple(speeds),
-        images=images,
-    )
+                seen.append((images / (read_s + transform_s), 1e3 * read_s / images, 1e3 * transform_s / images))
+    speed, read_ms, transform_ms = (statistics.median(column) for column in zip(*seen, strict=True))
+    return Throughput(speed, read_ms, transform_ms, rounds=tuple(one for one, _, _ in seen), images=images)
 
 
 @contextmanager

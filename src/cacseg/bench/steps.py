@@ -1,8 +1,9 @@
-"""What is timed: the loss from the features on, a whole training step, inference."""
+"""What is timed: the loss from the features on, a whole training step, inference; and the baselines beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg import ops
-from cacseg.bench.reference import looped_context, looped_loss, usual_loss
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.graph import WARM_UP_CALLS, Replayed
 from cacseg.losses import ContextLoss
@@ -50,39 +50,22 @@ def loss_steps(
         PLAIN: lambda: usual_loss(conv(features), labels),
         OUR_CROSS_ENTROPY: lambda: ops.upsampled_cross_entropy(conv(features), labels, ignore_index=255),
     }
-    modules: list[nn.Module] = [conv]
+    parameters = [features, *conv.parameters()]
     for preset in sorted(PRESETS, key=lambda name: name != "released"):
-        classifier = ContextAwareClassifier.from_conv(conv, preset=preset)
-        losses[preset] = _our_loss(classifier, ContextLoss(), features, labels)
-        modules.append(classifier)
+        classifier, criterion = ContextAwareClassifier.from_conv(conv, preset=preset), ContextLoss()
+        losses[preset] = partial(_our_loss, classifier, criterion, features, labels)
+        parameters += classifier.parameters()
         if preset == "released" and looped and mode == "eager":
-            losses[LOOPED] = lambda one=classifier: looped_loss(one, features, labels)  # type: ignore[misc]
-    parameters = [features, *(one for module in modules for one in module.parameters())]
+            losses[LOOPED] = partial(looped_loss, classifier, features, labels)
 
-    def step_of(loss: Callable[[], Tensor]) -> Callable[[], object]:
-        def step() -> None:
-            for one in parameters:
-                one.grad = None
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-                value = loss()
-            value.backward()
-
-        return step
+    def clear() -> None:
+        for one in parameters:
+            one.grad = None
 
     if mode.startswith("compile"):
         losses = {name: torch.compile(loss, dynamic=False) for name, loss in losses.items()}
-    return {name: _in_mode(step_of(loss), mode, device) for name, loss in losses.items()}
-
-
-def _our_loss(
-    classifier: ContextAwareClassifier, criterion: ContextLoss, features: Tensor, labels: Tensor
-) -> Callable[[], Tensor]:
-    def loss() -> Tensor:
-        outputs = classifier(features, labels)
-        assert isinstance(outputs, ContextLogits)
-        return criterion(outputs, labels)["total"]
-
-    return loss
+    steps = {name: _backward_step(loss, device, dtype, clear) for name, loss in losses.items()}
+    return {name: _in_mode(step, mode, device) for name, step in steps.items()}
 
 
 def train_steps(
@@ -128,12 +111,22 @@ def _train_step(
             total = looped_loss(model.classifier, features, labels)
         return total if auxiliary is None else total + model.auxiliary_weight * usual_loss(auxiliary, labels)
 
+    return _backward_step(loss, images.device, dtype, optimizer.zero_grad, optimizer.step)
+
+
+def _backward_step(
+    loss: Callable[[], Tensor],
+    device: torch.device,
+    dtype: torch.dtype,
+    clear: Callable[[], object],
+    update: Callable[[], object] = lambda: None,
+) -> Callable[[], object]:
     def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(images.device.type, dtype=dtype, enabled=dtype != torch.float32):
+        clear()
+        with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
             value = loss()
         value.backward()
-        optimizer.step()
+        update()
 
     return step
 
@@ -186,3 +179,65 @@ def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Ca
     for _ in range(WARM_UP_CALLS + 1):  # up to its recording
         replayed()
     return replayed
+
+
+def _our_loss(classifier: ContextAwareClassifier, criterion: ContextLoss, features: Tensor, labels: Tensor) -> Tensor:
+    outputs = classifier(features, labels)
+    assert isinstance(outputs, ContextLogits)
+    return criterion(outputs, labels)["total"]
+
+
+def usual_loss(logits: Tensor, labels: Tensor, align_corners: bool = False) -> Tensor:
+    """F.interpolate to the labels' size and F.cross_entropy, as most segmentation models do."""
+    full = F.interpolate(logits, size=labels.shape[1:], mode="bilinear", align_corners=align_corners)
+    return F.cross_entropy(full, labels, ignore_index=255)
+
+
+def looped_context(classifier: ContextAwareClassifier, features: Tensor) -> tuple[Tensor, Tensor]:
+    """Context and plain logits with every probability and every normalised feature stored."""
+    weight = classifier.weight.flatten(1)
+    b, _, h, w = features.shape
+    plain = F.conv2d(features, classifier.weight, classifier.bias)
+    share = plain.softmax(1).flatten(2)
+    share = share / (share.sum(-1, keepdim=True) + 1e-12)
+    means = share @ features.flatten(2).transpose(1, 2)
+    assert classifier.context_projector is not None
+    rows = classifier.context_projector(torch.cat([means, weight.expand(b, -1, -1).to(means.dtype)], -1))
+    directions = F.normalize(features, dim=1).flatten(2)
+    return classifier.scale * (F.normalize(rows, dim=-1) @ directions).view(b, -1, h, w), plain
+
+
+def looped_loss(classifier: ContextAwareClassifier, features: Tensor, labels: Tensor) -> Tensor:
+    """The released preset, one class at a time; equal to `ContextLoss` of such a classifier to rounding."""
+    weight = classifier.weight.flatten(1)
+    h, w = features.shape[2:]
+    directions = F.normalize(features, dim=1)
+    small = F.interpolate(labels[:, None].float(), size=(h, w), mode="nearest")[:, 0].long()
+    classes = [k for k in small.unique().tolist() if k != 255]
+
+    context, plain = looped_context(classifier, features)
+    assert classifier.oracle_projector is not None
+    prototypes = weight.detach().clone()
+    for k in classes:
+        mask = (small == k)[:, None]
+        mean = (mask * features).sum((0, 2, 3)) / mask.sum()
+        here = F.one_hot(torch.tensor(k), len(weight)).to(features)[:, None]
+        prototypes = prototypes * (1 - here) + mean * here
+    rows = F.normalize(classifier.oracle_projector(torch.cat([prototypes, weight], -1)), dim=-1)
+    oracle = classifier.scale * F.conv2d(directions, rows[:, :, None, None])
+
+    soft = oracle.detach().softmax(1)
+    hard = F.one_hot(small.clamp_max(len(weight) - 1), len(weight)).permute(0, 3, 1, 2)
+    cost = -((0.5 * soft + 0.5 * hard) * context.log_softmax(1)).sum(1)
+    entropy = -(soft * (soft + 1e-12).log()).sum(1)
+    terms = []
+    for k in classes:
+        weights = entropy * (small == k)
+        terms.append((weights * cost).sum() / weights.sum())
+    full = F.interpolate(context, size=labels.shape[1:], mode="bilinear", align_corners=False)
+    return (
+        usual_loss(plain, labels, align_corners=True)
+        + F.cross_entropy(full, labels, ignore_index=255, reduction="none").mean()
+        + usual_loss(oracle, labels, align_corners=True)
+        + torch.stack(terms).mean()
+    )

@@ -53,19 +53,17 @@ def _prepare(
     import torch
 
     from cacseg.bench.steps import MODES
+    from cacseg.engine.device import choose_device
 
     check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
     check_choice("--mode", mode, MODES)
     check_choice("--preset", preset, tuple(PRESETS))
-    if not device:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     check_choice("--device", device, ("cpu", "cuda"))
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda, but torch sees no CUDA device. Use --device cpu.")
     if file is not None:
         check_target(file, overwrite)
     torch.set_num_threads(threads)
-    return torch.device(device), getattr(torch, dtype)
+    return choose_device(device), getattr(torch, dtype)
 
 
 def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3) -> dict[str, Row]:
@@ -73,11 +71,7 @@ def _timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: in
 
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("timing", total=rounds + warm_up)
-
-        def progress(done: int) -> None:
-            bar.update(task, completed=done)
-
-        return compare(steps, device, rounds=rounds, warm_up=warm_up, progress=progress)
+        return compare(steps, device, rounds=rounds, warm_up=warm_up, progress=lambda _: bar.advance(task))
 
 
 def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
@@ -89,11 +83,9 @@ def _show(title: str, rows: dict[str, Row], batch: int | None = None) -> None:
     for name, row in rows.items():
         speed = [] if batch is None else [f"{batch * 1e3 / row.time_ms:.1f}"]
         ratios = [f"{ratio:.3f}" for ratio in (row.time_ratio, row.time_ratio_least, row.time_ratio_most)]
-        memory = [
-            "" if value is None else form.format(value)
-            for value, form in zip(row[4:], ("{:.0f}", "{:.3f}"), strict=True)
-        ]
-        table.add_row(name, f"{row.time_ms:.2f}", *speed, *ratios, *memory)
+        held = "" if row.memory_mib is None else f"{row.memory_mib:.0f}"
+        held_ratio = "" if row.memory_ratio is None else f"{row.memory_ratio:.3f}"
+        table.add_row(name, f"{row.time_ms:.2f}", *speed, *ratios, held, held_ratio)
     show(table)
 
 
@@ -229,13 +221,8 @@ def data(
         place = Path(scratch) if root is None else root
         source = open_data(guess_name(place) if name is None else name, place, split)
         task = bar.add_task("timing", total=rounds + 1)
-        result = measure(
-            source,
-            TrainTransform(crop, scale),
-            images=images,
-            rounds=rounds,
-            progress=lambda done: bar.update(task, completed=done + 1),
-        )
+        transform = TrainTransform(crop, scale)
+        result = measure(source, transform, images=images, rounds=rounds, progress=lambda _: bar.advance(task))
     if as_json:
         described = {"data": "generated 683x512" if root is None else str(root), "crop": crop, "scale": scale}
         print(json.dumps({**described, **result.as_json()}, indent=2))

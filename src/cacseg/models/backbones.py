@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
+import json
 import math
+import warnings
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import timm
 import torch
@@ -18,10 +19,10 @@ from timm.models import FeatureDictNet
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cacseg._checks import check_choice
-from cacseg.models.hrnet import fuse_bilinearly
+from cacseg._checks import check_choice, did_you_mean
+from cacseg.models.files import TensorFile, list_names
 from cacseg.models.layers import crop_to_stride
-from cacseg.models.swin import Swin
+from cacseg.models.reference import Swin, dilate_first_blocks, fuse_bilinearly
 
 SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
 LEVELS = (0, 1, 2, 3)
@@ -32,10 +33,8 @@ class Backbone(nn.Module):
     """Images [b, c, H, W] in, a pyramid of four maps [b, d, h, w] out, the finest first.
 
     Args:
-        net: gives a list of maps.
-        name: timm's name of it.
-        channels: of the four maps.
-        strides: of the four maps.
+        net, name: what gives a list of maps, and timm's name of it.
+        channels, strides: of the four maps.
         indices: which of the net's maps the four are.
         channels_last: whether the net gives [b, h, w, d].
         multiple: of the sizes that the net takes; images are padded with zeros to it, and the maps cropped again,
@@ -54,13 +53,9 @@ class Backbone(nn.Module):
         multiple: int = 1,
     ) -> None:
         super().__init__()
-        self.net = net
-        self.name = name
-        self.channels = tuple(channels)
-        self.strides = tuple(strides)
-        self.indices = tuple(indices)
-        self.channels_last = channels_last
-        self.multiple = multiple
+        self.net, self.name = net, name
+        self.channels, self.strides, self.indices = tuple(channels), tuple(strides), tuple(indices)
+        self.channels_last, self.multiple = channels_last, multiple
         self.crops_padding = True
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
@@ -92,17 +87,14 @@ def make_backbone(
 ) -> Backbone:
     """The timm model of that name as a pyramid.
 
+    The arguments are those of `create_model`; `levels` are the maps that somebody reads.
+
     Args:
-        name: a name of `timm.list_models()`, with or without the tag of its weights.
-        in_channels: channels of the images.
         output_stride: 32, or 16 or 8: the coarser stages dilate their convolutions instead of striding.
         drop_path: the largest probability of skipping a residual branch, while training.
         dilated_blocks: "first" or "all", of MobileNetV2 below a stride of 32 (see `dilate_first_blocks`).
-        padding: "" or "same", TensorFlow's, for weights that were trained with it.
         pad_to_stride: whether images are padded to a multiple of the output stride where the network pads as
             TensorFlow does (see `grid_shifts_with_size`).
-        pretrained: whether timm downloads its weights.
-        levels: the maps that somebody reads.
     """
     check_name(name)
     check_choice("dilated_blocks", dilated_blocks, ("first", "all"))
@@ -117,7 +109,14 @@ def make_backbone(
                 f"output_stride={output_stride}, padding={padding!r}, drop_path={drop_path}. Leave them out."
             )
         if is_hrnet:
-            return _make_hrnet(name, arguments, levels)
+            if set(levels) != set(LEVELS):
+                raise ValueError(
+                    "HRNet needs a head that reads its four maps, or a part of it is never trained; got one that reads "
+                    f"the maps {tuple(levels)}. Use 'ocrnet' or 'upernet'."
+                )
+            net = _create(name, {**arguments, "features_only": True, "feature_location": ""})
+            channels = net.feature_info.channels()[1:]  # without the stem's
+            return Backbone(fuse_bilinearly(net), name, channels, indices=(1, 2, 3, 4))
         arguments |= {"drop_path_rate": drop_path, "num_classes": 0, "always_partition": True, "strict_img_size": False}
         net = _create(name, arguments)
         return Backbone(Swin(net, levels), name, [info["num_chs"] for info in net.feature_info])
@@ -144,22 +143,15 @@ def make_backbone(
         multiple = math.lcm(multiple, output_stride)
     # Only timm's wrappers say so; the networks that are their own feature extractors are all convolutional.
     channels_last = isinstance(net, FeatureDictNet) and net.output_fmt == "NHWC"
-    return Backbone(
-        net,
-        name,
-        [channels[index] for index in indices],
-        expected,
-        indices,
-        channels_last=channels_last,
-        multiple=multiple,
-    )
+    channels = [channels[index] for index in indices]
+    return Backbone(net, name, channels, expected, indices, channels_last=channels_last, multiple=multiple)
 
 
 def find_size_rule(name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
     """What lets a timm network take images of any size: further arguments, and the multiple to pad images to.
 
     Tried on networks without values: as it is at an odd size, then at multiples of 32 and 64, then with timm's
-    switches for other sizes. A network that takes its native size alone is refused here rather than in training.
+    switches for other sizes.
     """
     for flexible in ({}, {"strict_img_size": False}, {"dynamic_img_size": True}):
         with torch.device("meta"):
@@ -187,14 +179,12 @@ def check_name(name: str) -> None:
         raise TypeError(f"the backbone must be a name of timm; got {name!r}.")
     architecture, _, tag = name.partition(".")
     tags = {full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")}
-    if timm.is_model(name) and tag and tag not in tags:
-        raise ValueError(
-            f"timm has no weights {tag!r} of {architecture!r}; it has {', '.join(sorted(tags)) or 'none'}."
-        )
     if not timm.is_model(name):
-        nearest = difflib.get_close_matches(name, timm.list_models(), n=3)
-        hint = f"Did you mean {' or '.join(map(repr, nearest))}? " if nearest else ""
-        raise ValueError(f"the backbone must be a name of timm; got {name!r}. {hint}timm.list_models() has them all.")
+        hint = f"{did_you_mean(name, timm.list_models())} timm.list_models() has them all.".lstrip()
+        raise ValueError(f"the backbone must be a name of timm; got {name!r}. {hint}")
+    if tag and tag not in tags:
+        known = ", ".join(sorted(tags)) or "none"
+        raise ValueError(f"timm has no weights {tag!r} of {architecture!r}; it has {known}.")
 
 
 def grid_shifts_with_size(net: nn.Module) -> bool:
@@ -211,17 +201,9 @@ def normalisation(name: str, in_channels: int = 3) -> tuple[list[float], list[fl
     """Mean and standard deviation, for pixels in [0, 1], of the images that timm's weights were trained with."""
     check_name(name)
     config = timm.get_pretrained_cfg(name)
-    mean, std = list(IMAGENET_DEFAULT_MEAN), list(IMAGENET_DEFAULT_STD)
-    if config is not None:
-        mean, std = list(config.mean), list(config.std)
-    if in_channels == len(mean):
-        return mean, std
-    return [sum(mean) / len(mean)] * in_channels, [sum(std) / len(std)] * in_channels
-
-
-def synchronise_batch_norm(module: nn.Module) -> None:
-    """In place, fused activations included: timm's own conversion."""
-    timm.layers.norm_act.convert_sync_batchnorm(module)
+    found = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD) if config is None else (config.mean, config.std)
+    mean, std = (list(one) if in_channels == len(one) else [sum(one) / len(one)] * in_channels for one in found)
+    return mean, std
 
 
 def has_choice_of_blocks(name: str) -> bool:
@@ -244,31 +226,6 @@ def choose_blocks(given: str | None, backbone: str, output_stride: int) -> str |
     return None
 
 
-def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
-    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
-
-    In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
-    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here the first blocks of
-    the fourth and sixth stage dilate twice as far, and most others read a finer map than they were trained on.
-    """
-    blocks: Any = net.get_submodule("blocks")
-    for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
-        for index, block in enumerate(stage):
-            dilation = max(1, stride // output_stride) if index == 0 else 1
-            if block.conv_dw.stride == (1, 1):
-                block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
-
-
-def _make_hrnet(name: str, arguments: dict[str, Any], levels: Collection[int]) -> Backbone:
-    if set(levels) != set(LEVELS):
-        raise ValueError(
-            f"HRNet needs a head that reads its four maps, or a part of it is never trained; got one that reads "
-            f"the maps {tuple(levels)}. Use 'ocrnet' or 'upernet'."
-        )
-    net = _create(name, {**arguments, "features_only": True, "feature_location": ""})
-    return Backbone(fuse_bilinearly(net), name, net.feature_info.channels()[1:], indices=(1, 2, 3, 4))  # 0: stem
-
-
 def _create(name: str, arguments: dict[str, Any]) -> Any:
     """timm's own function, with its refusals put in our words."""
     try:
@@ -288,3 +245,60 @@ def _create(name: str, arguments: dict[str, Any]) -> Any:
             f"a backbone must give a pyramid of maps; timm offers none for {name!r} ({error}). Choose a "
             "hierarchical one: a ResNet, ConvNeXt, EfficientNet, Swin, ..."
         ) from error
+
+
+def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "the file") -> None:
+    """Weights in timm's names into the backbone, in place.
+
+    Every tensor of the backbone must be in the file and have its shape, else nothing is loaded; the error calls the
+    file `source`. What the file has beside them (the head of an image classifier) is named in a warning.
+    """
+    given, ours = file.tensors, backbone.net.state_dict()
+    for prefix in ("backbone.net.", "backbone."):  # of a whole model of ours, or of another library
+        inside = {name.removeprefix(prefix): one for name, one in given.items() if name.startswith(prefix)}
+        given = inside or given
+    # timm's feature extractors flatten names, `stages.0.` becoming `stages_0.`: both are one name here.
+    by_name = {name.replace("_", "."): name for name in given}
+    matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
+
+    # But for output normalisations, which only the pyramid has, and a counter that nothing reads.
+    needed = [name for name in ours if not name.startswith("norms.") and not name.endswith("num_batches_tracked")]
+    missing = [name for name in needed if name not in matches]
+    wrong = [
+        f"{name} {tuple(given[theirs].shape)} for {tuple(ours[name].shape)}"
+        for name, theirs in matches.items()
+        if given[theirs].shape != ours[name].shape
+    ]
+    if missing or wrong:
+        lines = [f"{source} does not fit {backbone.name}; nothing was loaded."]
+        if missing:
+            lines.append(f"{len(missing)} of {len(ours)} tensors are not in the file: {list_names(missing)}.")
+        if wrong:
+            lines.append(f"{len(wrong)} have another shape: {list_names(wrong)}.")
+        raise ValueError(" ".join([*lines, f"The file must hold {backbone.name} in timm's names."]))
+    backbone.net.load_state_dict({name: given[theirs] for name, theirs in matches.items()}, strict=False)
+    unused = [name for name in given if name not in matches.values()]
+    if unused:
+        what = f"{len(unused)} tensors have no place in {backbone.name} and were not loaded: {list_names(unused)}"
+        warnings.warn(f"{source}: {what}.", stacklevel=2)
+
+
+class Preprocessing(NamedTuple):
+    """What images and convolutions must be like for weights to mean what they meant in training."""
+
+    padding: str | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+
+
+def read_preprocessing(file: TensorFile, source: str = "the file") -> Preprocessing:
+    """What the metadata of a file states: padding as it is, mean and std as JSON lists."""
+    stated = {}
+    for key in ("mean", "std"):
+        try:
+            stated[key] = json.loads(file.metadata.get(key, "null"))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{source} states its {key} as {file.metadata[key]!r}, which is no JSON.") from error
+        if stated[key] is not None and not isinstance(stated[key], list):
+            raise ValueError(f"{source} must state its {key} as a list, one number a channel; got {stated[key]!r}.")
+    return Preprocessing(file.metadata.get("padding"), stated["mean"], stated["std"])

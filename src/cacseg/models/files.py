@@ -1,4 +1,7 @@
-"""Files of tensors: read without running anything they hold, written whole or not at all."""
+"""Files of tensors: read without running anything they hold, written whole or not at all.
+
+And what a saved model says of itself beside its weights.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +21,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from cacseg._files import write_file
+from cacseg._version import __version__
+from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
+
+FORMAT = "cacseg model 1"  # of a saved model
 
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
 # placeholders; whatever else a pickle asks for is refused.
@@ -43,8 +50,7 @@ def read_tensors(path: str | Path) -> TensorFile:
     """The tensors of a .safetensors, .pth, .pt or .bin file, on the CPU, by name.
 
     Pickled files are read with torch's `weights_only`: nothing in them is ever executed. Dictionaries around the
-    weights ("state_dict", "model", ...) are taken off. A file that is missing, cut short, of another kind or
-    hostile gives a clear error.
+    weights ("state_dict", "model", ...) are taken off.
     """
     path = Path(path)
     if not path.is_file():
@@ -90,7 +96,11 @@ def _read_pickled(path: Path) -> Any:
         raise ValueError(f"{path} is a TorchScript program, not a file of weights. Save its state_dict() instead.")
     try:
         placeholders = _placeholders(path)
-        with _quiet(), torch.serialization.safe_globals(placeholders) if placeholders else nullcontext():
+        allowed = torch.serialization.safe_globals(placeholders) if placeholders else nullcontext()
+        with warnings.catch_warnings(), allowed:
+            warnings.simplefilter(
+                "ignore"
+            )  # torch's remarks on pickle protocols that it reads, or refuses, all the same
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or forged file makes of the reader
         wanted = re.search(r"GLOBAL ([\w.]+) (?:was not an allowed|whose module)", str(error))
@@ -104,14 +114,6 @@ def _read_pickled(path: Path) -> Any:
             f"{path} cannot be read ({reason}): it is damaged, or holds objects beside its weights. Was the download "
             "or the copy cut short?"
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without torch's remarks on pickle protocols that it reads, or refuses, all the same."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _placeholders(path: Path) -> list[Any]:
@@ -149,16 +151,15 @@ def _find_weights(content: Any, path: Path) -> TensorFile:
             content = content[key]
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} must hold a dictionary of tensors; got {type(content).__name__}.")
-    tensors = {name: value for name, value in content.items() if isinstance(name, str) and _is_plain(value)}
+    tensors = {
+        name: value
+        for name, value in content.items()
+        if isinstance(name, str) and isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
+    }
     if not tensors:
         keys = ", ".join(str(key) for key in list(content)[:5])
         raise ValueError(f"{path} holds no tensors at its top level or under 'state_dict'; got the keys {keys}.")
     return TensorFile(tensors, metadata, tuple(str(name) for name in content if name not in tensors))
-
-
-def _is_plain(value: Any) -> bool:
-    """A dense tensor with values."""
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_meta
 
 
 def _find_classes(content: Any) -> dict[str, str]:
@@ -167,14 +168,76 @@ def _find_classes(content: Any) -> dict[str, str]:
     if not isinstance(meta, Mapping):
         return {}
     newer = meta["dataset_meta"] if isinstance(meta.get("dataset_meta"), Mapping) else {}
-    found = {
-        "class_names": meta.get("CLASSES") or newer.get("classes"),
-        "palette": meta.get("PALETTE") or newer.get("palette"),
-    }
     stated = {}
-    for key, value in found.items():
-        try:
+    for key, name in (("class_names", "classes"), ("palette", "palette")):
+        value = meta.get(name.upper()) or newer.get(name)
+        with suppress(TypeError):  # arrays and the like, which were not read
             stated[key] = json.dumps(value)
-        except TypeError:  # arrays and the like, which were not read
-            continue
     return {key: value for key, value in stated.items() if value != "null"}
+
+
+def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> dict[str, str]:
+    """The metadata of a saved model, strings as safetensors wants: the arguments of `create_model`, and its classes."""
+    if not arguments:
+        raise ValueError(
+            "only a model of cacseg.create_model can be saved so that it loads again; this one was put together by "
+            "hand. Save model.state_dict() instead."
+        )
+    facts = {"arguments": arguments, "class_names": class_names, "palette": palette}
+    facts |= {key: arguments[key] for key in ("mean", "std")}  # once more, for readers of the file
+    facts["preset_values"] = preset_values(arguments)
+    described = {key: json.dumps(value, default=_as_list) for key, value in facts.items()}
+    names, colours = json.loads(described["class_names"]), json.loads(described["palette"])
+    check_classes(names, colours, arguments["num_classes"], "the model")
+    return {"format": FORMAT, "cacseg_version": __version__, "model": arguments["name"], **described}
+
+
+def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the name of a preset stands for as a file is written; None with a plain classifier, which needs none."""
+    if arguments.get("classifier", "plain") == "plain":
+        return None
+    return fill_preset(arguments["preset"])._asdict()
+
+
+def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
+    """The arguments with what their preset stood for when a file was written, where today it is something else.
+
+    `values` are the `preset_values` of then. What the arguments say themselves stays.
+    """
+    if values is None:
+        return dict(arguments)
+    if not isinstance(values, Mapping) or not set(values) <= set(Preset._fields):
+        raise ValueError(f"its preset has values that this version ({__version__}) does not know: {values}.")
+    today = fill_preset(arguments["preset"])._asdict()
+    kept = dict(arguments)
+    groups = {one: dict(arguments.get(one, {})) for one in ("classifier_arguments", "loss_arguments")}
+    for field, value in values.items():
+        # Where projectors start matters to new weights alone.
+        if value == today[field] or field == "zero_start" or arguments.get(field) is not None:
+            continue
+        if field in MODEL_FIELDS:
+            kept[field] = value
+        else:
+            groups["classifier_arguments" if field in CLASSIFIER_FIELDS else "loss_arguments"].setdefault(field, value)
+    return {**kept, **groups}
+
+
+def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:
+    """A name and a colour for each class, or none at all."""
+    if names is not None and not (len(names) == num_classes and all(isinstance(name, str) for name in names)):
+        raise ValueError(f"class_names of {source} must be {num_classes} strings; got {str(names)[:80]}.")
+    if palette is None:
+        return
+    colours = [colour for colour in palette if isinstance(colour, list | tuple) and len(colour) == 3]
+    whole = all(isinstance(value, int) and 0 <= value <= 255 for colour in colours for value in colour)
+    if len(colours) != num_classes or len(palette) != num_classes or not whole:
+        must = f"must be {num_classes} colours of red, green and blue in 0..255"
+        raise ValueError(f"palette of {source} {must}; got {str(palette)[:80]}.")
+
+
+def _as_list(value: Any) -> Any:
+    """Numbers and arrays of numpy and torch as Python's, for JSON."""
+    try:
+        return value.tolist()
+    except AttributeError:
+        raise ValueError(f"a saved model can hold numbers, strings and lists of them; got {value!r}.") from None

@@ -80,8 +80,8 @@ class PooledContext(nn.Module):
         norm = self.project.norm  # synchronised normalisation is another class and sees the other devices' images
         if type(norm) is nn.BatchNorm2d and norm.training and pooled.shape[0] * self.bins**2 == 1:
             raise ValueError(
-                "training needs at least 2 images a batch: this head averages the whole image into one pixel and "
-                "normalises it over the batch; got a batch of 1. Use larger batches, "
-                "model.synchronise_batch_norm() on several devices, or model.eval() for inference."
+                "training needs at least 2 images a batch: this head averages an image into one pixel and normalises "
+                "it over the batch; got a batch of 1. Use larger batches, model.synchronise_batch_norm() on several "
+                "devices, or model.eval() for inference."
             )
         return resize(self.project(pooled), maps.shape[2:])

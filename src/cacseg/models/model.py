@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,12 +18,10 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.functional.labels import resize_labels
 from cacseg.losses import ContextLoss
-from cacseg.models.backbones import Backbone, synchronise_batch_norm
-from cacseg.models.description import describe
-from cacseg.models.fcn import FCN
-from cacseg.models.files import write_tensors
+from cacseg.models.backbones import Backbone
+from cacseg.models.files import describe, write_tensors
+from cacseg.models.heads import FCN, OCRNet
 from cacseg.models.layers import crop, crop_to_stride, resize
-from cacseg.models.ocrnet import OCRNet
 from cacseg.presets import DEFAULT, fill_preset
 
 
@@ -101,20 +100,14 @@ class SegmentationModel(nn.Module):
             raise ValueError("a context-aware classifier needs a criterion; got None. Pass cacseg.ContextLoss().")
         if not backbone.crops_padding and (stride is None or (auxiliary is not None and auxiliary_stride is None)):
             raise ValueError("a backbone that leaves its maps padded needs stride and auxiliary_stride; got None.")
-        self.backbone = backbone
-        self.head = head
-        self.classifier = classifier
-        self.auxiliary = auxiliary
-        self.criterion = criterion
-        self.mean = tuple(mean)
-        self.std = tuple(std)
+        self.backbone, self.head, self.classifier = backbone, head, classifier
+        self.auxiliary, self.criterion = auxiliary, criterion
+        self.mean, self.std = tuple(mean), tuple(std)
         self.auxiliary_weight = auxiliary_weight
         preset = classifier.preset if isinstance(classifier, ContextAwareClassifier) else DEFAULT
         self.auxiliary_average = fill_preset(preset, auxiliary_average=auxiliary_average).auxiliary_average
         self.stride, self.auxiliary_stride = stride, auxiliary_stride
-        self.ignore_index = ignore_index
-        self.label_smoothing = label_smoothing
-        self.overlap_weight = overlap_weight
+        self.ignore_index, self.label_smoothing, self.overlap_weight = ignore_index, label_smoothing, overlap_weight
         weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
         self.register_buffer("class_weights", weights, persistent=False)
         self.num_classes: int = classifier.weight.shape[0]
@@ -125,15 +118,8 @@ class SegmentationModel(nn.Module):
     @property
     def default_output(self) -> str:
         """Which of its `all_logits` the model gives when it is simply called."""
-        classifier = self.classifier
-        if not isinstance(classifier, ContextAwareClassifier) or classifier.context_design == "none":
-            return "plain"
-        return "context"
-
-    @property
-    def needs_auxiliary(self) -> bool:
-        """Whether inference reads the auxiliary head too, as OCRNet does."""
-        return isinstance(self.head, OCRNet)
+        adapts = isinstance(self.classifier, ContextAwareClassifier) and self.classifier.context_design != "none"
+        return "context" if adapts else "plain"
 
     def features(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b d h w"]:
         """What the classifier reads."""
@@ -159,10 +145,9 @@ class SegmentationModel(nn.Module):
 
     def plain(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the fixed classifier."""
-        features = self.features(images)
-        if isinstance(self.classifier, ContextAwareClassifier):
-            return self.upsample_logits(self.classifier.plain_logits(features), images.shape[2:])
-        return self.upsample_logits(self.classifier(features), images.shape[2:])
+        classifier = self.classifier
+        logits = classifier.plain_logits if isinstance(classifier, ContextAwareClassifier) else classifier
+        return self.upsample_logits(logits(self.features(images)), images.shape[2:])
 
     def oracle(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> Float[Tensor, "b n H W"]:
         """The logits of the classifier that knows the labels, the paper's upper bound."""
@@ -202,7 +187,14 @@ class SegmentationModel(nn.Module):
             total = losses.pop("total")
         else:
             check_labels(padded, features, self.num_classes, self.ignore_index)
-            losses, total = self._plain_losses(self.classifier, features, padded)
+            logits = self.classifier(features)
+            total = self._cross_entropy(logits, padded)
+            losses = {"plain": total}
+            if self.overlap_weight > 0.0:  # of the logits before dropout
+                if self.training and self.classifier.dropout > 0.0:
+                    logits = self.classifier.without_dropout(features)
+                losses["overlap"] = ops.overlap_loss(logits, padded, ignore_index=self.ignore_index)
+                total = total + self.overlap_weight * losses["overlap"]
         if auxiliary is not None:
             padded = self.pad_labels(labels, images, self.auxiliary_stride)
             losses["auxiliary"] = self._cross_entropy(auxiliary, padded, self.auxiliary_average)
@@ -220,10 +212,9 @@ class SegmentationModel(nn.Module):
     def synchronise_batch_norm(self) -> SegmentationModel:
         """Batch statistics over all devices, in place, for distributed training.
 
-        `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activations that timm fuses into some of its
-        normalisations (MobileNetV2's, EfficientNet's).
+        torch's own conversion would drop the activations that timm fuses into some of its normalisations.
         """
-        synchronise_batch_norm(self)
+        timm.layers.norm_act.convert_sync_batchnorm(self)
         return self
 
     def _decode(self, images: Tensor, *, with_auxiliary: bool) -> tuple[Tensor, Tensor | None]:
@@ -258,19 +249,6 @@ class SegmentationModel(nn.Module):
             return labels
         return F.pad(labels.long(), (0, right, 0, below), value=self.ignore_index)
 
-    def _plain_losses(
-        self, classifier: PlainClassifier, features: Tensor, labels: Tensor
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Cross-entropy and, where it has a weight, the overlap of the logits before dropout; and their total."""
-        logits = classifier(features)
-        losses = {"plain": self._cross_entropy(logits, labels)}
-        if self.overlap_weight == 0.0:
-            return losses, losses["plain"]
-        if self.training and classifier.dropout > 0.0:
-            logits = classifier.without_dropout(features)
-        losses["overlap"] = ops.overlap_loss(logits, labels, ignore_index=self.ignore_index)
-        return losses, losses["plain"] + self.overlap_weight * losses["overlap"]
-
     def _cross_entropy(self, logits: Tensor, labels: Tensor, average: PixelAverage = "labelled") -> Tensor:
         return ops.upsampled_cross_entropy(
             logits,
@@ -285,9 +263,8 @@ class SegmentationModel(nn.Module):
         if not isinstance(images, Tensor):
             raise TypeError(f"images must be a torch.Tensor; got {type(images).__name__}.")
         if not images.is_floating_point():
-            raise TypeError(
-                f"images must be floating point, normalised with model.mean and model.std; got {images.dtype}."
-            )
+            must = "floating point, normalised with model.mean and model.std"
+            raise TypeError(f"images must be {must}; got {images.dtype}.")
         channels, shape = len(self.mean), tuple(images.shape)
         if images.ndim != 4 or images.shape[1] != channels:
             hint = " Add the batch dimension: images[None]." if images.ndim == 3 else ""

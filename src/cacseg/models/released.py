@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from cacseg._checks import check_choice
-from cacseg.models.description import check_classes
-from cacseg.models.files import list_names, read_tensors
+from cacseg.models.files import check_classes, list_names, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.released_names import looks_like, our_name, reorder_merged_patches
 from cacseg.models.zoo import MODELS, create_model, find_architecture
@@ -47,7 +46,6 @@ def import_checkpoint(path: str | Path, model_name: str) -> tuple[SegmentationMo
 
     Class names and palette come along where the checkpoint has them.
     """
-    _check_name(model_name)
     file = read_tensors(path)
     report = convert_state_dict(file.tensors, model_name)
     report.unused.update(dict.fromkeys(file.skipped, "not a tensor"))
@@ -80,7 +78,9 @@ def convert_state_dict(state: Mapping[str, Tensor], model_name: str) -> Conversi
     there (auxiliary head, oracle projector) are read from the checkpoint. The channels of Swin's patch merging are put
     in timm's order.
     """
-    _check_name(model_name)
+    if model_name not in MODELS:
+        find_architecture(model_name, None)  # suggests the nearest names
+    check_choice("model", model_name, tuple(MODELS))
     architecture = MODELS[model_name]
     state = _unwrapped(state)
     prefix = _classifier_prefix(model_name)
@@ -94,9 +94,7 @@ def convert_state_dict(state: Mapping[str, Tensor], model_name: str) -> Conversi
         ours = create_model(**arguments).state_dict()
 
     converted: dict[str, Tensor] = {}
-    used: dict[str, str] = {}
-    unused: dict[str, str] = {}
-    unplaced: dict[str, str] = {}
+    used, unused, unplaced = dict[str, str](), dict[str, str](), dict[str, str]()
     for name, tensor in state.items():
         target = our_name(name, architecture.head, architecture.backbone)
         if name.endswith("relative_position_index"):
@@ -129,12 +127,6 @@ def describe_rounding(tensors: Iterable[Tensor]) -> str | None:
         if floats and all(torch.equal(tensor, tensor.to(dtype).to(tensor.dtype)) for tensor in floats):
             return f"all values are exact in {name}: the checkpoint was rounded to it, though not stored in it"
     return None
-
-
-def _check_name(model_name: str) -> None:
-    if model_name not in MODELS:
-        find_architecture(model_name, None)  # suggests the nearest names
-    check_choice("model", model_name, tuple(MODELS))
 
 
 def _unwrapped(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

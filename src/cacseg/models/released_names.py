@@ -17,19 +17,13 @@ _HEADS = {
     "fcn": {"convs.": "convs.", "conv_cat.": "fuse."},
     "deeplabv3plus": {
         "image_pool.1.": "branches.0.project.",
-        "aspp_modules.0.": "branches.1.",
-        "aspp_modules.1.": "branches.2.",
-        "aspp_modules.2.": "branches.3.",
-        "aspp_modules.3.": "branches.4.",
+        **{f"aspp_modules.{index}.": f"branches.{index + 1}." for index in range(4)},
         "bottleneck.": "bottleneck.",
         "c1_bottleneck.": "low_level.",
         "sep_bottleneck.": "refine.",
     },
     "upernet": {
-        "psp_modules.0.1.": "pools.0.project.",
-        "psp_modules.1.1.": "pools.1.project.",
-        "psp_modules.2.1.": "pools.2.project.",
-        "psp_modules.3.1.": "pools.3.project.",
+        **{f"psp_modules.{index}.1.": f"pools.{index}.project." for index in range(4)},
         "bottleneck.": "bottleneck.",
         "lateral_convs.": "laterals.",
         "fpn_convs.": "smooth.",
@@ -90,28 +84,24 @@ def _auxiliary_name(rest: str) -> str | None:
 
 
 def _head_name(rest: str, layers: Mapping[str, str]) -> str | None:
-    for theirs, ours in layers.items():
-        if rest.startswith(theirs):
-            rest = ours + rest.removeprefix(theirs)
-            break
-    else:
+    theirs = next((one for one in layers if rest.startswith(one)), None)
+    if theirs is None:
         return None
-    if rest.startswith("classifier."):
-        return rest
-    rest = (
-        rest.replace(".bn.", ".norm.").replace("depthwise_conv.", "depthwise.").replace("pointwise_conv.", "pointwise.")
-    )
-    return f"head.{rest}"
+    ours = layers[theirs] + rest.removeprefix(theirs)
+    if ours.startswith("classifier."):
+        return ours
+    ours = ours.replace("depthwise_conv.", "depthwise.").replace("pointwise_conv.", "pointwise.")
+    return f"head.{ours.replace('.bn.', '.norm.')}"
 
 
 def _backbone_name(rest: str, backbone: str) -> str | None:
     if backbone.startswith("mobilenetv2"):
         return _mobilenetv2_name(rest)
-    if backbone.startswith("resnet"):
-        return _resnet_name(rest)
     if backbone.startswith("swin"):
         return _swin_name(rest)
-    return rest  # HRNet has the same names in timm
+    if match := re.fullmatch(r"stem\.(\d)\.(.+)", rest):  # of ResNets
+        return f"bn1.{match[2]}" if match[1] == "7" else f"conv1.{match[1]}.{match[2]}"
+    return rest  # all other names of ResNets, and those of HRNets, are the same in timm
 
 
 def _mobilenetv2_name(rest: str) -> str | None:
@@ -124,12 +114,6 @@ def _mobilenetv2_name(rest: str) -> str | None:
         layer = convs[position] if match[4] == "conv" else f"bn{position + 1}"
         return f"blocks.{stage}.{block}.{layer}.{match[5]}"
     return None
-
-
-def _resnet_name(rest: str) -> str:
-    if match := re.fullmatch(r"stem\.(\d)\.(.+)", rest):
-        return f"bn1.{match[2]}" if match[1] == "7" else f"conv1.{match[1]}.{match[2]}"
-    return rest
 
 
 def _swin_name(rest: str) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from cacseg._version import __version__
-from cacseg.models.description import FORMAT, check_classes, keep_preset
-from cacseg.models.files import TensorFile, read_tensors
+from cacseg.models.files import FORMAT, TensorFile, check_classes, keep_preset, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.zoo import create_model
 
@@ -72,6 +71,6 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
     branches = {name.split(".")[2] for name in file.tensors if name.startswith("head.branches.")}
     dilations = arguments.get("dilations")
     if isinstance(dilations, list) and len(dilations) > len(branches):
-        counts = f"{len(dilations)} dilations and holds {len(branches)} branches"
-        raise ValueError(f"{path} does not fit the model it describes: it claims {counts}.")
+        counts = f"it claims {len(dilations)} dilations and holds {len(branches)} branches"
+        raise ValueError(f"{path} does not fit the model it describes: {counts}.")
     return file, dict(arguments)

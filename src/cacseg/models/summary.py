@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.models.model import SegmentationModel
+from cacseg.models.heads import OCRNet
 from cacseg.models.zoo import create_model
 
 
@@ -34,14 +34,10 @@ def summarise(
         model = create_model(name, num_classes, classifier, backbone=backbone).eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.empty(1, 3, *size))
-    return Summary(_count(model), deployed_parameters(model), counter.get_total_flops())
-
-
-def deployed_parameters(model: SegmentationModel) -> int:
-    """Parameters that inference reads: no oracle projector; OCRNet's auxiliary head is its first stage and stays."""
+    # Inference reads no oracle projector; OCRNet's auxiliary head is its first stage and stays.
     oracle = model.classifier.oracle_projector if isinstance(model.classifier, ContextAwareClassifier) else None
-    unread = _count(oracle) + (0 if model.needs_auxiliary else _count(model.auxiliary))
-    return _count(model) - unread
+    unread = _count(oracle) + (0 if isinstance(model.head, OCRNet) else _count(model.auxiliary))
+    return Summary(_count(model), _count(model) - unread, counter.get_total_flops())
 
 
 def _count(module: nn.Module | None) -> int:

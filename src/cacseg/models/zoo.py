@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -16,22 +15,27 @@ from cacseg._checks import (
     check_dilations,
     check_flags,
     check_integer,
+    check_label_smoothing,
     check_names,
     check_number,
     check_numbers,
+    did_you_mean,
 )
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional.cross_entropy import PixelAverage
 from cacseg.losses import ContextLoss
-from cacseg.models.arguments import check_common, read_numbers
-from cacseg.models.backbones import LEVELS, choose_blocks, make_backbone, normalisation
-from cacseg.models.deeplabv3plus import DILATIONS, DeepLabV3Plus
-from cacseg.models.fcn import FCN
+from cacseg.models.backbones import (
+    LEVELS,
+    Preprocessing,
+    choose_blocks,
+    load_backbone_weights,
+    make_backbone,
+    normalisation,
+    read_preprocessing,
+)
 from cacseg.models.files import read_tensors
+from cacseg.models.heads import DILATIONS, FCN, DeepLabV3Plus, OCRNet, UPerNet
 from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
-from cacseg.models.ocrnet import OCRNet
-from cacseg.models.upernet import UPerNet
-from cacseg.models.weights import Preprocessing, load_backbone_weights, read_preprocessing
 from cacseg.presets import DEFAULT, PresetName, fill_preset, or_default
 
 CHANNELS = 512  # d, of every head's features
@@ -141,32 +145,38 @@ def create_model(
             certain sizes alone are always padded.
         mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
             trained with.
-        classifier_arguments: further arguments of `ContextAwareClassifier`, as in `cacseg.variants`.
-        loss_arguments: further arguments of `ContextLoss`, as in `cacseg.variants`.
+        classifier_arguments, loss_arguments: further ones of `ContextAwareClassifier` and `ContextLoss`, as in
+            `cacseg.variants`.
     """
     architecture = find_architecture(name, backbone)
     check_flags(pretrained=pretrained, auxiliary=auxiliary, pad_to_stride=pad_to_stride)
+    output_stride = or_default(output_stride, architecture.output_stride)
+    drop_path = or_default(drop_path, architecture.drop_path)
     integers = {"num_classes": num_classes, "in_channels": in_channels, "ignore_index": ignore_index}
-    for key, value in {**integers, "output_stride": or_default(output_stride, architecture.output_stride)}.items():
+    for key, value in {**integers, "output_stride": output_stride}.items():
         check_integer(key, value, scalars=True)
     for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
         check_numbers(key, or_default(values, ()))
     check_number("auxiliary_weight", auxiliary_weight, scalars=True)
     check_number("overlap_weight", or_default(overlap_weight, 0.0), scalars=True)
-    check_number("drop_path", or_default(drop_path, architecture.drop_path), 0.0, 1.0, scalars=True)
-    check_common(architecture.head, num_classes, classifier, auxiliary, dropout, label_smoothing, std)
+    check_number("drop_path", drop_path, 0.0, 1.0, scalars=True)
+    check_number("dropout", or_default(dropout, 0.0), 0.0, 1.0, scalars=True)
+    check_label_smoothing(label_smoothing)
+    check_choice("classifier", classifier, ("context", "plain"))
+    if num_classes < 2:
+        raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background is a class: binary is 2.")
+    if not all(value > 0.0 for value in or_default(std, ())):
+        raise ValueError(f"std must be positive; got {list(or_default(std, ()))}.")
+    if architecture.head == "ocrnet" and not auxiliary:
+        raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
     options = fill_preset(preset, auxiliary_average=auxiliary_average)
     if classifier == "plain" and (classifier_arguments or loss_arguments):
-        raise ValueError(
-            "classifier_arguments and loss_arguments belong to classifier='context'; got them with 'plain'."
-        )
+        raise ValueError("classifier_arguments and loss_arguments belong to classifier='context'; got 'plain'.")
     if pretrained and backbone_weights is not None:
         raise ValueError("pretrained=True and backbone_weights exclude each other; got both. Leave one out.")
     file = None if backbone_weights is None else read_tensors(backbone_weights)
     stated = Preprocessing() if file is None else read_preprocessing(file, str(backbone_weights))
-    timm_mean, timm_std = normalisation(architecture.backbone, in_channels)
-    chosen_mean = read_numbers("mean", stated.mean if mean is None else mean, in_channels, "channels of the images")
-    chosen_std = read_numbers("std", stated.std if std is None else std, in_channels, "channels of the images")
+    of_timm = normalisation(architecture.backbone, in_channels)
     arguments: dict[str, Any] = {
         "name": name,
         "num_classes": int(num_classes),
@@ -179,15 +189,15 @@ def create_model(
         "preset": preset,
         "overlap_weight": None if overlap_weight is None else float(overlap_weight),
         "ignore_index": int(ignore_index),
-        "class_weights": read_numbers("class_weights", class_weights, num_classes, "classes"),
+        "class_weights": _floats("class_weights", num_classes, "classes", class_weights),
         "label_smoothing": float(label_smoothing),
         "dropout": float(or_default(dropout, 0.0 if architecture.head == "ocrnet" else 0.1)),
-        "output_stride": or_default(output_stride, architecture.output_stride),
-        "drop_path": float(or_default(drop_path, architecture.drop_path)),
+        "output_stride": output_stride,
+        "drop_path": float(drop_path),
         "padding": or_default(padding, stated.padding or ""),
         "pad_to_stride": pad_to_stride,
-        "mean": or_default(chosen_mean, timm_mean),
-        "std": or_default(chosen_std, timm_std),
+        "mean": _floats("mean", in_channels, "channels of the images", mean, stated.mean, of_timm[0]),
+        "std": _floats("std", in_channels, "channels of the images", std, stated.std, of_timm[1]),
         "classifier_arguments": dict(classifier_arguments or {}),
         "loss_arguments": dict(loss_arguments or {}),
     }
@@ -215,22 +225,16 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     """The model that resolved arguments describe."""
     head_class, levels = HEADS[architecture.head]
     num_classes, dropout, auxiliary = (arguments[key] for key in ("num_classes", "dropout", "auxiliary"))
+    of_backbone = ("in_channels", "output_stride", "drop_path", "dilated_blocks", "padding", "pad_to_stride")
     backbone = make_backbone(
         architecture.backbone,
-        in_channels=arguments["in_channels"],
-        output_stride=arguments["output_stride"],
-        drop_path=arguments["drop_path"],
-        dilated_blocks=arguments.get("dilated_blocks", "first"),
-        padding=arguments["padding"],
-        pad_to_stride=arguments["pad_to_stride"],
+        **{key: arguments[key] for key in of_backbone if key in arguments},
         pretrained=pretrained,
         levels={*levels, AUXILIARY_LEVEL} if auxiliary else levels,
     )
     # Before the classifier, whose kind draws more or fewer random numbers: all else starts equal for one seed.
-    if "dilations" in arguments:
-        head: nn.Module = DeepLabV3Plus(backbone.channels, CHANNELS, dilations=arguments["dilations"])
-    else:
-        head = head_class(backbone.channels, CHANNELS)
+    of_head = {"dilations": arguments["dilations"]} if "dilations" in arguments else {}
+    head = head_class(backbone.channels, CHANNELS, **of_head)
     auxiliary_head = None
     if auxiliary:
         auxiliary_head = make_auxiliary_head(architecture.head, backbone.channels, num_classes, dropout)
@@ -243,9 +247,8 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         taken = {*fixed, "in_channels", "num_classes"}
         check_names("classifier_arguments", of_classifier, {*signature(ContextAwareClassifier).parameters} - taken)
         classifier = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **of_classifier)
-        fixed = {**shared}
-        if arguments["overlap_weight"] is not None:
-            fixed["overlap_weight"] = arguments["overlap_weight"]
+        overlap = arguments["overlap_weight"]
+        fixed = shared if overlap is None else {**shared, "overlap_weight": overlap}
         check_names("loss_arguments", of_loss, {*signature(ContextLoss).parameters} - {*fixed, "preset"})
         criterion = ContextLoss(**fixed, **of_loss)
     initialise_classifier(classifier)
@@ -259,10 +262,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         classifier,
         auxiliary_head,
         criterion,
-        mean=arguments["mean"],
-        std=arguments["std"],
-        auxiliary_weight=arguments["auxiliary_weight"],
-        auxiliary_average=arguments["auxiliary_average"],
+        **{key: arguments[key] for key in ("mean", "std", "auxiliary_weight", "auxiliary_average")},
         stride=backbone.strides[min(levels)] if pads else None,
         auxiliary_stride=backbone.strides[auxiliary_level] if pads else None,
         overlap_weight=or_default(arguments["overlap_weight"], 0.0),
@@ -292,8 +292,7 @@ def find_architecture(name: str, backbone: str | None) -> Architecture:
             )
         return Architecture(name, backbone)
     names = [*MODELS, *HEADS]
-    nearest = difflib.get_close_matches(name, names, n=3)
-    hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else f"There are {', '.join(names)}."
+    hint = did_you_mean(name, names) or f"There are {', '.join(names)}."
     raise ValueError(f"name must be a model or a head; got {name!r}. {hint}")
 
 
@@ -315,3 +314,13 @@ def initialise_classifier(classifier: ContextAwareClassifier | PlainClassifier) 
     nn.init.normal_(classifier.weight, std=0.01)
     if classifier.bias is not None:
         nn.init.zeros_(classifier.bias)
+
+
+def _floats(name: str, count: int, what: str, *choices: Sequence[float] | None) -> list[float] | None:
+    """The first choice that is not None, as many floats as there must be; else None."""
+    values = next((one for one in choices if one is not None), None)
+    if values is None:
+        return None
+    if len(values) != count:
+        raise ValueError(f"{name} must have one number for each of the {count} {what}; got {len(values)}.")
+    return [float(value) for value in values]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
-from cacseg.data.transforms import keep_ratio
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
@@ -23,8 +22,7 @@ from cacseg.engine.train import Result, train
 from cacseg.engine.weights import load_weights
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
-from cacseg.models.deeplabv3plus import DILATIONS
-from cacseg.models.dilation import untrained_taps
+from cacseg.models.heads import DILATIONS
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
@@ -81,8 +79,6 @@ def run(
         """Called after the dry run, so that a refused run leaves no folder that blocks a corrected one."""
         if (folder / CONFIG).exists():
             raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
-        for line in untrained_tap_notes(config.data, model, validation_data):
-            report(line)
         write_config(folder, recipe, config, model.arguments)
 
     return train(
@@ -127,31 +123,6 @@ def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -
     """Checks that the first images can fill the crop."""
     sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
     check_crop(data.crop, data.scale, data.ratios, sizes)
-
-
-def untrained_tap_notes(
-    data: DataConfig, model: SegmentationModel, validation: SegmentationData, looked_at: int = 3
-) -> list[str]:
-    """Notes on taps of dilated convolutions that crops are too small to train, but validation images use."""
-    sizes = [validation.read(index).labels.shape[:2] for index in range(min(looked_at, len(validation)))]
-    return untrained_tap_notes_for(data, model, sizes)
-
-
-def untrained_tap_notes_for(data: DataConfig, model: SegmentationModel, sizes: Iterable[tuple[int, int]]) -> list[str]:
-    """The same for images of these heights and widths; the highest and the widest of them decide."""
-    shown = list(dict.fromkeys(_visible_size(data, *size) for size in sizes))
-    largest = (max(shown, key=lambda size: size[side]) for side in (1, 0)) if shown else ()
-    try:
-        return next(filter(None, (untrained_taps(model, data.crop, size) for size in dict.fromkeys(largest))), [])
-    except (RuntimeError, NotImplementedError):  # a backbone that needs values, not shapes: a remark ends no run
-        return []
-
-
-def _visible_size(data: DataConfig, height: int, width: int) -> tuple[int, int]:
-    """Height and width of what the model sees at once of such an image: all of it, resized, or a window."""
-    if data.val_scale is not None:
-        height, width = keep_ratio(height, width, data.val_scale)
-    return (height, width) if data.window is None else (min(height, data.window[0]), min(width, data.window[1]))
 
 
 def describe(config: ModelConfig, model: SegmentationModel) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cacseg._files import write_file
 from cacseg._version import __version__
-from cacseg.models.description import keep_preset, preset_values
+from cacseg.models.files import keep_preset, preset_values
 from cacseg.recipes.config import Config, change, flat, validated
 
 CONFIG = "config.json"

@@ -1,4 +1,4 @@
-"""timm's Swin Transformer with the reference's windows and output normalisations."""
+"""timm's HRNet, MobileNetV2 and Swin Transformer, changed to compute what the reference's do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,60 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg.models.layers import resize
+
 Pair = tuple[int, int]
+
+
+class FusedBranches(nn.Module):
+    """One of timm's exchange modules, its branches and fusing layers taken over under their own names.
+
+    timm upsamples by nearest neighbours and by whole factors, which fits neither the reference's weights nor
+    sizes that are no multiple of 32. The reference upsamples bilinearly by the whole factor, then resizes what
+    came out one row or column too large.
+    """
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.branches = module.branches
+        self.fuse_layers = module.fuse_layers
+        for layer in self.fuse_layers.modules():
+            if isinstance(layer, nn.Upsample):
+                layer.mode, layer.align_corners = "bilinear", False
+
+    def forward(self, maps: list[Tensor]) -> list[Tensor]:
+        maps = [branch(branch_maps) for branch, branch_maps in zip(self.branches, maps, strict=True)]
+        fused = []
+        for layers, target in zip(self.fuse_layers, maps, strict=True):
+            size = target.shape[2:]
+            terms = [layer(source) for layer, source in zip(layers, maps, strict=True)]
+            terms = [term if term.shape[2:] == size else resize(term, size) for term in terms]
+            fused.append(F.relu(sum(terms[1:], terms[0])))
+        return fused
+
+
+def fuse_bilinearly(net: nn.Module) -> nn.Module:
+    """Replaces every exchange module of a timm HRNet, in place; the names of its parameters stay."""
+    for name in ("stage2", "stage3", "stage4"):
+        stage: Any = net.get_submodule(name)
+        for index in range(len(stage)):
+            stage[index] = FusedBranches(stage[index])
+    return net
+
+
+def dilate_first_blocks(net: nn.Module, output_stride: int) -> None:
+    """In place: a dilated MobileNetV2 as the reference has it, where only the first block of a stage dilates.
+
+    In timm's, every block dilates by the strides that were left out before it, so that each weight reads what it read
+    when it was trained: every fourth feature at a stride of 8 is a feature at a stride of 32. Here the first blocks of
+    the fourth and sixth stage dilate twice as far, and most others read a finer map than they were trained on.
+    """
+    blocks: Any = net.get_submodule("blocks")
+    for stage, stride in zip(blocks, (2, 4, 8, 16, 16, 32, 32), strict=True):  # strides without dilation
+        for index, block in enumerate(stage):
+            dilation = max(1, stride // output_stride) if index == 0 else 1
+            if block.conv_dw.stride == (1, 1):
+                block.conv_dw.dilation = block.conv_dw.padding = (dilation, dilation)
 
 
 class Swin(nn.Module):
@@ -89,7 +142,7 @@ def windowed_attention(
     with the padding in the map before it is rolled.
     """
     h, w = x.shape[1:3]
-    x = pad_to_multiple(x, window)
+    x = F.pad(x, (0, 0, 0, -w % window[1], 0, -h % window[0]))
     size = (x.shape[1], x.shape[2])
     x = x.roll((-shift[0], -shift[1]), dims=(1, 2)) if any(shift) else x
     x = from_windows(attention(to_windows(x, window), mask), window, size)
@@ -107,11 +160,6 @@ def shifted_window_mask(x: Float[Tensor, "b h w d"], window: Pair, shift: Pair) 
 
     region = to_windows((3 * band(0)[:, None] + band(1))[None, :, :, None], window)[..., 0]  # [windows, area]
     return torch.where(region[:, :, None] == region[:, None, :], 0.0, -100.0).to(x.dtype)
-
-
-def pad_to_multiple(x: Float[Tensor, "b h w d"], multiple: Pair) -> Float[Tensor, "b h2 w2 d"]:
-    """Zeros below and to the right, up to a multiple."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % multiple[1], 0, -x.shape[1] % multiple[0]))
 
 
 def to_windows(x: Tensor, window: Pair) -> Tensor:
