@@ -47,7 +47,7 @@ def test_everything_wrong_is_found(workers, packed, tmp_path, monkeypatch, capfd
         assert words in problem
     assert val.problems == []
     assert ("val", 6, 6) in calls
-    assert [call[1] for call in calls if call[0] == "train"] == [2, 4]
+    assert [call[1] for call in calls if call[0] == "train"] == [1, 2, 3, 4]
 
 
 def test_the_histogram_is_a_plain_count(tmp_path):

@@ -218,8 +218,8 @@ def test_images_are_normalised_where_they_are():
         ({"crop": (4, 4), "scale": (0, 3)}, "scale must be two lengths"),
         ({"crop": (4, 4), "ratios": (2.0, 0.5)}, "ratios must be a smaller and a larger"),
         ({"crop": (4, 4), "max_share": 0.0}, r"max_share must be in \(0, 1\]"),
-        ({"crop": (4, 4), "flip": 1.5}, "flip must be a probability"),
-        ({"crop": (4, 4), "ignore_index": -1}, "ignore_index must fit into 8 bits"),
+        ({"crop": (4, 4), "flip": 1.5}, r"flip must be in \[0, 1\]"),
+        ({"crop": (4, 4), "ignore_index": -1}, r"ignore_index must be in \[0, 255\]"),
     ],
 )
 def test_refused_arguments(options, message):

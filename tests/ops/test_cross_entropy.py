@@ -4,7 +4,6 @@ from torch.nn import functional as F
 
 import cacseg
 from cacseg import functional, ops
-from cacseg.ops import interpolation
 from cacseg.ops import tiled_cross_entropy as tiles
 
 SIZES = [
@@ -200,7 +199,7 @@ def test_wrong_labels_are_refused():
 @pytest.mark.parametrize(("source", "output"), [(4, 16), (16, 4), (1, 7), (7, 1), (5, 5), (3, 100)])
 def test_spans_are_interpolation(align_corners, source, output):
     line = torch.randn(1, 1, source).double()
-    spans = interpolation.interpolation_spans(source, output, 3, align_corners, torch.float64, line.device)
+    spans = tiles.interpolation_spans(source, output, 3, align_corners, torch.float64, line.device)
     ours = torch.cat([line[0, 0, span.source] @ span.matrix.T for span in spans])
     truth = F.interpolate(line, size=output, mode="linear", align_corners=align_corners)[0, 0]
     torch.testing.assert_close(ours, truth)

@@ -12,7 +12,8 @@ from cacseg.recipes.compare import make_plan
 from cacseg.recipes.config import change
 from cacseg.recipes.protocol import open_split
 from cacseg.reports.comparison import ablation_table
-from cacseg.reports.comparison_plots import ablation_figure, saved
+from cacseg.reports.comparison_plots import ablation_figure
+from cacseg.reports.pictures import saved
 from cacseg.variants import VARIANTS
 
 

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from cacseg.data import Sample
-from cacseg.reports.confusion import confusion_picture
-from cacseg.reports.sheets import LEFT_OUT, RIGHT, WRONG, comparison_sheet, errors
+from cacseg.reports.pictures import LEFT_OUT, RIGHT, WRONG, comparison_sheet, confusion_picture, errors
 
 
 def open_picture(content):

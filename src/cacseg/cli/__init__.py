@@ -1,5 +1,4 @@
-"""The command line, one module a command. Only this package imports typer; nothing heavy is imported before a command
-runs."""
+"""The command line. Only this package imports typer; nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -9,9 +8,8 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
-from cacseg.cli.ablate import ablate
 from cacseg.cli.bench import bench
-from cacseg.cli.compare import compare
+from cacseg.cli.compare import ablate, compare
 from cacseg.cli.data import data
 from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate

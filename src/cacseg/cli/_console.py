@@ -15,11 +15,12 @@ except ModuleNotFoundError as error:  # pragma: no cover
 
 out, messages = Console(), Console(stderr=True)
 MAX_WIDTH = 1000  # letters, more than a table has
+STOPPED = 130  # the exit code that a shell gives for Ctrl-C
 
 
 def say(text: str) -> None:
     """Prints a line of the result as it is: no markup, no highlighting, no wrapping."""
-    out.print(_printable(text), soft_wrap=True, highlight=False, markup=False)
+    _print(out, text)
 
 
 def show(table: Table, *, full_width: bool = False) -> None:
@@ -40,14 +41,14 @@ def progress_bar(*more: str, visible: bool = True) -> Progress:
 
 def fail(error: Exception | str) -> None:
     """One line on stderr."""
-    messages.print(_printable(f"error: {error}"), style="red", soft_wrap=True, highlight=False, markup=False)
+    _print(messages, f"error: {error}", "red")
 
 
-def note(text: str) -> None:
+def note(text: str, style: str = "yellow") -> None:
     """A line on stderr that is no error."""
-    messages.print(_printable(text), style="yellow", soft_wrap=True, highlight=False, markup=False)
+    _print(messages, text, style)
 
 
-def _printable(text: str) -> str:
-    """Escapes the characters of file names that are not UTF-8, as \\udcff."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def _print(console: Console, text: str, style: str | None = None) -> None:
+    text = text.encode("utf-8", "backslashreplace").decode()  # \udcff for what is not UTF-8 in the name of a file
+    console.print(text, style=style, soft_wrap=True, highlight=False, markup=False)

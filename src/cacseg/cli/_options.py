@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cacseg.cli._console import typer
 
 if TYPE_CHECKING:
-    from cacseg.recipes.config import Config
+    from cacseg.engine.inference import Inference
+    from cacseg.recipes.config import Config, DataConfig
+
+
+IgnoreIndex = Annotated[
+    int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
+]
+Scale = Annotated[
+    str | None,
+    typer.Option(help="Longest and shortest side that images are fitted into, e.g. 2048,512; 'own' leaves them."),
+]
+Slide = Annotated[str | None, typer.Option(help="Sliding windows of this size: 769, or HEIGHTxWIDTH.")]
+Stride = Annotated[str | None, typer.Option(help="From one window to the next: 513, or HEIGHTxWIDTH.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Whole images where the data set's protocol has windows.")]
+MultiScale = Annotated[
+    bool, typer.Option("--multi-scale", help="Ratios 0.5 to 1.75, each with its mirror image; probabilities averaged.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="With its mirror image, probabilities averaged.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
+Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images of one size that go together.")]
+Workers = Annotated[int, typer.Option(min=0, help="Threads that read ahead.")]
+WindowBatch = Annotated[int, typer.Option(min=1, help="Windows that go together.")]
+
+WORKERS = min(8, os.cpu_count() or 1)
 
 
 def open_recipe(text: str) -> tuple[str, Config]:
@@ -27,3 +54,55 @@ def integers(option: str, text: str) -> tuple[int, ...]:
     if len(set(values)) < len(values):
         raise ValueError(f"{option} must be different numbers; got {text!r}.")
     return values
+
+
+def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]:
+    """What --set and --root change in a recipe."""
+    from cacseg.recipes.config import parse_setting
+
+    changes = dict(parse_setting(text) for text in settings or ())
+    return changes if root is None else {**changes, "data.root": root}
+
+
+def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:
+    """'769' or '512x1024' (or with a comma)."""
+    parts = text.replace(",", separator).split(separator)
+    if not 1 <= len(parts) <= 2 or not all(part.strip().isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"{what} must be one or two whole numbers, e.g. 769 or 512{separator}1024; got {text!r}.")
+    return int(parts[0]), int(parts[-1])
+
+
+def parse_scale(text: str | None, usual: tuple[int, int] | None) -> tuple[int, int] | None:
+    if text is None:
+        return usual
+    if text == "own":
+        return None
+    long, short = parse_pair(text, "--scale", ",")
+    return max(long, short), min(long, short)
+
+
+def make_inference(
+    data: DataConfig | None,
+    slide: str | None,
+    stride: str | None,
+    whole: bool,
+    multi_scale: bool,
+    flip: bool,
+    window_batch: int,
+) -> Inference:
+    """What was asked for, else what the protocol of the data has."""
+    from cacseg.engine.inference import MULTI_SCALE, Inference
+
+    if whole and (slide is not None or stride is not None):
+        raise ValueError("--whole and --slide exclude each other. Leave one out.")
+    if stride is not None and slide is None:
+        raise ValueError("--stride belongs to --slide. Give the size of the windows too.")
+    window = steps = None
+    if slide is not None:
+        window = parse_pair(slide, "--slide")
+        # Without a stride, two thirds: windows overlap by a third, as in the published protocols.
+        steps = (-(-window[0] * 2 // 3), -(-window[1] * 2 // 3)) if stride is None else parse_pair(stride, "--stride")
+    elif data is not None and not whole:
+        window, steps = data.window, data.stride
+    ratios = MULTI_SCALE if multi_scale else (1.0,)
+    return Inference(window, steps, ratios, flip or multi_scale, window_batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cacseg.cli._console import fail, messages, note, typer
+from cacseg.cli._console import STOPPED, fail, messages, note, typer
 
 if TYPE_CHECKING:
     from cacseg.recipes.compare import Comparison, Run
 
-STOPPED = 130  # what a shell gives for Ctrl-C
 QUIET = 30.0  # seconds after which a log file gets a line
 
 
@@ -26,19 +26,12 @@ class Display:
 
     def __init__(self, runs: Sequence[Run], before: Mapping[str, int]) -> None:
         self.runs, self.done = len(runs), 0
-        self.steps = {run.name: before.get(run.name, 0) for run in runs}
+        self.steps = dict(before)
         self.total = sum(run.steps for run in runs)
         self.first = sum(self.steps.values())  # done before this command
         self.start = self.told = time.monotonic()
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[words]}"),
-            TimeElapsedColumn(),
-            console=messages,
-            transient=True,
-            disable=not messages.is_terminal,
-        )
+        columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn()
+        self.bar = Progress(*columns, console=messages, transient=True, disable=not messages.is_terminal)
         self.task = self.bar.add_task("", total=self.total, words="")
 
     def progress(self, steps: Mapping[str, int]) -> None:
@@ -52,17 +45,16 @@ class Display:
         if not messages.is_terminal and time.monotonic() - self.told > QUIET:
             self.say(f"{runs}, {words}")
 
-    def ended(self, run: Run, words: str) -> None:
+    def ended(self, run: Run, words: str, finished: bool) -> None:
         self.done += 1
+        if finished:
+            self.steps[run.name] = run.steps
         self.total -= run.steps - self.steps[run.name]  # those that a failed one did not do
         self.say(f"{self.done:4d}/{self.runs} {run.name}  {words}")
 
-    def finish(self, run: Run) -> None:
-        self.steps[run.name] = run.steps
-
     def say(self, line: str) -> None:
         self.told = time.monotonic()
-        messages.print(line, soft_wrap=True, highlight=False, markup=False)
+        note(line, "")
 
 
 def train_all(
@@ -107,10 +99,8 @@ def train_all(
         def ended(run: Run, reason: str) -> None:
             if reason:
                 failed[run.name] = reason
-                display.ended(run, f"FAILED: {reason}")
-            else:
-                display.finish(run)
-                display.ended(run, _score(folder / RUNS / run.name))
+            words = f"FAILED: {reason}" if reason else _score(folder / RUNS / run.name)
+            display.ended(run, words, finished=not reason)
 
         service = mps_service() if mps else nullcontext(dict[str, str]())
         try:
@@ -125,10 +115,8 @@ def train_all(
                     ended=ended,
                 )
         except KeyboardInterrupt:
-            left = [run.name for run in plan if not is_finished(folder / RUNS / run.name)]
-            note(
-                f"stopped: {len(plan) - len(left)} of {len(plan)} runs are finished; the same command goes on from here"
-            )
+            done = sum(is_finished(folder / RUNS / run.name) for run in plan)
+            note(f"stopped: {done} of {len(plan)} runs are finished; the same command goes on from here")
             raise typer.Exit(STOPPED) from None
     for name, reason in failed.items():
         fail(f"{name}: {reason}")
@@ -136,8 +124,6 @@ def train_all(
 
 
 def _score(folder: Path) -> str:
-    import json
-
     found: dict[str, Any] = json.loads((folder / "scores.json").read_text())
     value = found["splits"]["val"]["outputs"][found["output"]]["mean_iou"]
     score = "-" if value is None else f"{100 * value:.2f}"
@@ -147,11 +133,7 @@ def _score(folder: Path) -> str:
 @contextmanager
 def _stoppable() -> Iterator[None]:
     """SIGTERM as Ctrl-C."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
+from cacseg.cli._options import IgnoreIndex
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -45,9 +47,7 @@ def check(
     root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
     name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="A split to check, again for more; all by default.")] = None,
-    ignore_index: Annotated[
-        int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
-    ] = None,
+    ignore_index: IgnoreIndex = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -90,26 +90,28 @@ def check(
     else:
         _print(report)
     if output is not None:
-        _write(report, output, overwrite, quiet=as_json)
+        for path in _write(report, output, overwrite):
+            if not as_json:
+                say(f"wrote {path}")
     if report.problems:
         raise typer.Exit(1)
 
 
 def _print(report: Report) -> None:
     from cacseg.data.check import class_table
+    from cacseg.reports.tables import rich_table
 
     for one in report.splits:
         sizes = sorted(one.sizes, key=lambda size: -one.sizes[size])
         listed = ", ".join(f"{w}x{h} ({one.sizes[h, w]})" for h, w in sizes[:3]) + (", ..." if len(sizes) > 3 else "")
         title = f"{report.name} {one.split}: {one.images} images, {listed or 'none readable'}"
-        table = Table(title=escape(title))
-        for column in ("class", "pixels", "share %", "images"):
-            table.add_column(column, justify="left" if column == "class" else "right", no_wrap=True)
-        for label, (name, pixels, share, images) in enumerate(class_table(report, one)):
-            table.add_row(escape(f"{label} {name}"), f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}")
-        total = max(1, int(one.pixels.sum()))
-        table.add_row("ignored", f"{int(one.pixels[255]):,}", f"({100 * one.pixels[255] / total:.2f} of all)", "")
-        show(table)
+        rows = [
+            [f"{label} {name}", f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}"]
+            for label, (name, pixels, share, images) in enumerate(class_table(report, one))
+        ]
+        ignored, total = int(one.pixels[255]), max(1, int(one.pixels.sum()))
+        rows.append(["ignored", f"{ignored:,}", f"({100 * ignored / total:.2f} of all)", ""])
+        show(rich_table(title, ["class", "pixels", "share %", "images"], rows, no_wrap=0))
         for problem in one.problems[:SHOWN]:
             say(f"  wrong: {problem}")
         if len(one.problems) > SHOWN:
@@ -118,17 +120,13 @@ def _print(report: Report) -> None:
     say("nothing is wrong." if not count else f"{count} thing{'' if count == 1 else 's'} wrong.")
 
 
-def _write(report: Report, folder: Path, overwrite: bool, *, quiet: bool) -> None:
+def _write(report: Report, folder: Path, overwrite: bool) -> Iterator[Path]:
     from cacseg._files import write_file
     from cacseg.data.pictures import save_picture
 
     for one in report.splits:
         if one.sheet is not None:
-            path = folder / f"{one.split}.png"
-            save_picture(path, one.sheet, overwrite=overwrite)
-            if not quiet:
-                say(f"wrote {path}")
-    path = folder / "report.json"
-    write_file(path, json.dumps(report.as_json(), indent=2) + "\n", overwrite=overwrite)
-    if not quiet:
-        say(f"wrote {path}")
+            save_picture(folder / f"{one.split}.png", one.sheet, overwrite=overwrite)
+            yield folder / f"{one.split}.png"
+    write_file(folder / "report.json", json.dumps(report.as_json(), indent=2) + "\n", overwrite=overwrite)
+    yield folder / "report.json"

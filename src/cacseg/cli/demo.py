@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,12 +12,9 @@ from cacseg.cli._console import messages, say, show, typer
 from cacseg.cli._runs import train_all
 
 if TYPE_CHECKING:
-    from cacseg.data import SegmentationData
     from cacseg.engine.evaluate import Evaluation
-    from cacseg.models import SegmentationModel
 
-Kind = Literal["plain", "context"]
-KINDS: dict[Kind, str] = {"plain": "plain", "context": "tuned"}  # and the arms that train them
+KINDS: dict[Literal["plain", "context"], str] = {"plain": "plain", "context": "tuned"}  # and the arms that train them
 
 
 def demo(
@@ -47,15 +45,11 @@ def demo(
     # Two at once, each on half of the cores: small models gain little by more threads.
     if train_all(folder, describe("demo", base, arms), plan, jobs=len(KINDS), devices="cpu"):
         raise typer.Exit(1)
-    found: dict[Kind, Evaluation] = {}
-    models: dict[Kind, SegmentationModel] = {}
-    for kind, run in zip(KINDS, plan, strict=True):
-        models[kind], data, found[kind] = _evaluate(folder / RUNS / run.name, kind, images)
-    rows = {"plain model": found["plain"].scores("plain")}
-    rows |= {f"context-aware model, {name} logits": found["context"].scores(name) for name in found["context"].counts}
-    title = f"{images} scenes never trained on, {steps} steps, seed {seed}"
-    show(summary_table(rows, title))
-    _draw(folder, models, found, data)
+    with messages.status("scoring"):
+        plain, context = _evaluate(folder, [folder / RUNS / run.name for run in plan], images)
+    rows = {"plain model": plain.scores("plain")}
+    rows |= {f"context-aware model, {name} logits": context.scores(name) for name in context.counts}
+    show(summary_table(rows, f"{images} scenes never trained on, {steps} steps, seed {seed}"))
     say("The context logits are the output of the context-aware model; its oracle logits know the labels.")
     seconds = time.perf_counter() - start
     say(f"{seconds:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png and {folder}/runs/*/eval.")
@@ -69,50 +63,41 @@ def _unused_path(path: Path) -> Path:
     return found
 
 
-def _evaluate(folder: Path, kind: Kind, images: int) -> tuple[SegmentationModel, SegmentationData, Evaluation]:
+def _evaluate(folder: Path, runs: Sequence[Path], images: int) -> list[Evaluation]:
+    """Scores both models, and draws the first scenes, not chosen, beside what they predict."""
     import cacseg
     from cacseg.data import open_data
-    from cacseg.engine.device import choose_device
-    from cacseg.engine.evaluate import evaluate
-    from cacseg.engine.inference import Inference
-    from cacseg.engine.weights import find_weights
-    from cacseg.recipes.demo import SIZE
-    from cacseg.reports.write import write_evaluation
-
-    weights = find_weights(folder)
-    model = cacseg.load(weights)
-    data = open_data("synthetic", None, "val", size=SIZE, length=images)
-    device = choose_device("cpu")
-    with messages.status("scoring"):
-        found = evaluate(model, data, oracle=kind == "context", device=device, batch=8, workers=1)
-        facts = {
-            "checkpoint": str(weights),
-            "data": {"name": data.name, "split": data.split, "size": SIZE, "images": images},
-        }
-        write_evaluation(folder / "eval", found, facts, model, data, inference=Inference(), scale=None, device=device)
-    return model, data, found
-
-
-def _draw(
-    folder: Path, models: dict[Kind, SegmentationModel], found: dict[Kind, Evaluation], data: SegmentationData
-) -> None:
-    """Draws the first scenes, not chosen, beside the predictions of both models."""
     from cacseg.data.pictures import save_picture
     from cacseg.engine.device import choose_device
+    from cacseg.engine.evaluate import evaluate
     from cacseg.engine.inference import Inference, segment
-    from cacseg.reports.sheets import comparison_sheet
+    from cacseg.engine.weights import find_weights
+    from cacseg.recipes.demo import SIZE
+    from cacseg.reports.pictures import comparison_sheet
     from cacseg.reports.tables import percent
+    from cacseg.reports.write import write_evaluation
 
-    device, count = choose_device("cpu"), min(8, len(data))
-    samples = [data.read(index) for index in range(count)]
-    masks = [
-        [segment(models[kind], one.image, inference=Inference(), scale=None, device=device) for one in samples]
-        for kind in KINDS
-    ]
-    scores = [[percent(found[kind].images[k].scores(kind).mean_iou) for kind in KINDS] for k in range(count)]
+    data, device = open_data("synthetic", None, "val", size=SIZE, length=images), choose_device("cpu")
+    described = {"name": data.name, "split": data.split, "size": SIZE, "images": images}
+    inference, samples = Inference(), [data.read(index) for index in range(min(8, images))]
+    evaluations, masks = [], []
+    for kind, run in zip(KINDS, runs, strict=True):
+        weights = find_weights(run)
+        model = cacseg.load(weights)
+        found = evaluate(model, data, oracle=kind == "context", device=device, batch=8, workers=1)
+        facts = {"checkpoint": str(weights), "data": described}
+        write_evaluation(run / "eval", found, facts, model, data, inference=inference, scale=None, device=device)
+        evaluations.append(found)
+        masks.append([segment(model, one.image, inference=inference, scale=None, device=device) for one in samples])
+    names = []
+    for k in range(len(samples)):
+        plain, context = (
+            percent(one.images[k].scores(kind).mean_iou) for kind, one in zip(KINDS, evaluations, strict=True)
+        )
+        names.append(f"{data.image_name(k)}   mIoU: plain {plain}, context {context}")
     sheet = comparison_sheet(
         samples,
-        [f"{data.image_name(k)}   mIoU: plain {plain}, context {context}" for k, (plain, context) in enumerate(scores)],
+        names,
         masks,
         ["plain model", "context model"],
         class_names=data.class_names,
@@ -120,3 +105,4 @@ def _draw(
         ignore_index=data.ignore_index,
     )
     save_picture(folder / "scenes.png", sheet)
+    return evaluations

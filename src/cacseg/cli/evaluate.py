@@ -5,19 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cacseg.cli import _inference as options
+from cacseg.cli import _options as options
 from cacseg.cli._console import messages, note, progress_bar, say, show, typer
-from cacseg.cli._inference import make_inference, parse_scale
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from cacseg.engine.evaluate import Evaluation
 
 
 def evaluate(
@@ -29,9 +25,7 @@ def evaluate(
         str | None,
         typer.Option(help="ade20k, cityscapes, folder, ...: layout and protocol; by default the run's, or guessed."),
     ] = None,
-    ignore_index: Annotated[
-        int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
-    ] = None,
+    ignore_index: options.IgnoreIndex = None,
     split: Annotated[str | None, typer.Option(help="Which split; val by default.")] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A folder for tables, pictures and scores.json.")
@@ -67,39 +61,50 @@ def evaluate(
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
     from cacseg.engine.weights import find_weights
+    from cacseg.metrics import scores
     from cacseg.recipes.protocol import data_to_evaluate, open_split
     from cacseg.reports import write
     from cacseg.reports.tables import as_json as to_json
+    from cacseg.reports.tables import class_table, summary_table
 
     weights = find_weights(checkpoint)
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
     if ignore_index is not None:
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
-    inference = make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
-    image_scale = parse_scale(scale, protocol.val_scale)
+    inference = options.make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
+    image_scale = options.parse_scale(scale, protocol.val_scale)
     split_data = open_split(protocol, "val")
     if output is not None:
         open_folder(output, overwrite)
+    how: dict[str, Any] = {"inference": inference, "scale": image_scale, "precision": precision}
     model = cacseg.load(weights)
     differing = compare_classes(model, split_data)
     with process_group(device) as (place, is_first):
         if is_first and differing:
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
-        start = time.perf_counter()
-        with _progress(len(split_data), visible=is_first) as update:
+        start, shown_at = time.perf_counter(), 0.0
+        with progress_bar("score", visible=is_first) as bar:
+            task = bar.add_task("evaluating", total=len(split_data), score="")
+
+            def update(done: int, counts: Mapping[str, Tensor]) -> None:
+                nonlocal shown_at
+                bar.update(task, completed=done)
+                if is_first and time.monotonic() - shown_at >= 1.0:  # counts are read from the device
+                    values = (f"{name} {100 * scores(one).mean_iou:.1f}" for name, one in counts.items())
+                    bar.update(task, score="mIoU so far: " + ", ".join(values))
+                    shown_at = time.monotonic()
+
             found = run(
                 model,
                 split_data,
-                inference=inference,
-                scale=image_scale,
                 oracle=oracle,
                 boundaries=boundary,
                 device=place,
-                precision=precision,
                 batch=batch,
                 workers=workers,
                 progress=update,
+                **how,
             )
         if not is_first:
             return
@@ -117,48 +122,12 @@ def evaluate(
         if as_json:
             print(json.dumps({**facts, **to_json(found)}, indent=2), flush=True)
         else:
-            _print(found, f"{split_data.name} {split_data.split}, {len(split_data)} images", seconds)
+            title = f"{split_data.name} {split_data.split}, {len(split_data)} images"
+            show(class_table(found))
+            show(summary_table({name: found.scores(name) for name in found.counts}, title))
+            say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
         if output is not None:
             with messages.status("writing pictures"):
-                write.write_evaluation(
-                    output,
-                    found,
-                    facts,
-                    model,
-                    split_data,
-                    inference=inference,
-                    scale=image_scale,
-                    device=place,
-                    precision=precision,
-                    worst=worst,
-                )
+                write.write_evaluation(output, found, facts, model, split_data, device=place, worst=worst, **how)
             if not as_json:
                 say(f"wrote {output}")
-
-
-def _print(found: Evaluation, title: str, seconds: float) -> None:
-    from cacseg.reports.tables import class_table, summary_table
-
-    show(class_table(found))
-    show(summary_table({name: found.scores(name) for name in found.counts}, title))
-    say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
-
-
-@contextmanager
-def _progress(total: int, visible: bool) -> Iterator[Callable[[int, Mapping[str, Tensor]], None]]:
-    """A bar of images done, and the mIoU so far, read from the device no more than once a second."""
-    from cacseg.metrics import scores
-
-    read_at = 0.0
-    with progress_bar("score", visible=visible) as bar:
-        task = bar.add_task("evaluating", total=total, score="")
-
-        def update(done: int, counts: Mapping[str, Tensor]) -> None:
-            nonlocal read_at
-            bar.update(task, completed=done)
-            if visible and time.monotonic() - read_at >= 1.0:
-                values = (f"{name} {100 * scores(one).mean_iou:.1f}" for name, one in counts.items())
-                bar.update(task, score="mIoU so far: " + ", ".join(values))
-                read_at = time.monotonic()
-
-        yield update

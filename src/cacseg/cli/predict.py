@@ -7,9 +7,8 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from cacseg.cli import _inference as options
+from cacseg.cli import _options as options
 from cacseg.cli._console import fail, progress_bar, say, typer
-from cacseg.cli._inference import make_inference, parse_scale
 
 
 def predict(
@@ -56,8 +55,8 @@ def predict(
 
     weights = find_weights(checkpoint)
     run = data_of_run(weights)
-    inference = make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
-    image_scale = parse_scale(scale, None if run is None else run.val_scale)
+    inference = options.make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
+    image_scale = options.parse_scale(scale, None if run is None else run.val_scale)
     save = SaveOptions(overlays, confidence, entropy, opacity, bits)
     chosen = choose_device(device)
     autocast(chosen, precision)  # an unknown precision is an error here, before the folder is made

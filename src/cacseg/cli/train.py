@@ -9,10 +9,8 @@ from typing import Annotated
 from rich.markup import escape
 from rich.table import Table
 
-from cacseg.cli._console import messages, out, say, show, typer
-from cacseg.cli._options import open_recipe
-
-STOPPED = 130  # what a shell gives for Ctrl-C
+from cacseg.cli._console import STOPPED, messages, note, out, say, show, typer
+from cacseg.cli._options import open_recipe, read_changes
 
 
 def train(
@@ -69,7 +67,7 @@ def train(
     wrong with data, model, memory or disk shows at once. Batch, steps and intervals are those of the whole run,
     whatever the number of devices.
     """
-    from cacseg.recipes.config import Config, change, parse_setting
+    from cacseg.recipes.config import change
     from cacseg.recipes.files import read_config
 
     if list_recipes:
@@ -78,29 +76,20 @@ def train(
     if list_settings and recipe is None and not resume:
         _list_settings(None)
         return
-    changes = dict(parse_setting(text) for text in settings or ())
-    if root is not None:
-        changes["data.root"] = root
-    config: Config
-    if recipe is None:
-        if not resume or output is None:
-            raise ValueError(
-                "a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER."
-            )
+    if recipe is not None:
+        name, config = open_recipe(recipe)
+    elif resume and output is not None:
         name, config, _ = read_config(output)
     else:
-        name, config = open_recipe(recipe)
-    config = change(config, changes)
+        raise ValueError("a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER.")
+    config = change(config, read_changes(settings, root))
     if list_settings:
         _list_settings(config)
         return
     if print_config:
         print(json.dumps(config.model_dump(mode="json"), indent=2))
         return
-    _run(config, name, output or Path("runs") / name.replace("/", "_"), resume, progress)
-
-
-def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-untyped-def]
+    folder = output or Path("runs") / name.replace("/", "_")
     with messages.status("loading"):
         from cacseg.engine._lightning import is_first_process
         from cacseg.engine.callbacks import Stopped
@@ -108,20 +97,17 @@ def _run(config, name, folder, resume, progress) -> None:  # type: ignore[no-unt
 
     def report(text: str) -> None:
         if is_first_process():
-            messages.print(text, soft_wrap=True, highlight=False, markup=False)
+            note(text, "")
 
     try:
         result = run(config, folder, recipe=name, resume=resume, report=report, progress=progress)
     except Stopped as stopped:
         report(f"{stopped}; continue with: cacseg train --resume -o {folder}")
         raise typer.Exit(STOPPED) from None
-    if not is_first_process():
-        return
-    if result.best_step:
+    if is_first_process():
         best = f"best mIoU {100 * result.best_mean_iou:.2f} at step {result.best_step} (best.safetensors)"
-    else:
-        best = "no validation gave a mIoU: are all labels of the validation split ignored? (last.safetensors)"
-    say(f"{folder}: {result.step} steps, {best}")
+        none = "no validation gave a mIoU: are all labels of the validation split ignored? (last.safetensors)"
+        say(f"{folder}: {result.step} steps, {best if result.best_step else none}")
 
 
 def _list_settings(config) -> None:  # type: ignore[no-untyped-def]

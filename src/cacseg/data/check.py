@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -15,15 +16,14 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from cacseg.data.file_data import FileData, Listing
 from cacseg.data.files import open_files
 from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layouts import LAYOUTS
-from cacseg.data.open import check_name, check_own_ignore_index, find_split, find_top
+from cacseg.data.open import FileData, open_layout, open_split
 from cacseg.data.pictures import colour, contact_sheet, legend, overlay
 from cacseg.data.sample import Colour
 
-PIECE = 16  # pairs that a process checks before it reports
+PIECE = 16  # pairs that go to a process together
 
 
 @dataclass
@@ -35,7 +35,7 @@ class SplitReport:
     problems: list[str] = field(default_factory=list)
     pixels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))  # by label, 255 ignored
     images_with: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
-    sizes: dict[tuple[int, int], int] = field(default_factory=dict)  # (height, width) -> images
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # (height, width) -> images
     sheet: npt.NDArray[np.uint8] | None = None
 
 
@@ -86,7 +86,7 @@ def guess_name(root: str | Path) -> str:
         trees = "; ".join(f"{name}: {layout.tree}" for name, layout in LAYOUTS.items())
         raise ValueError(f"{root} has no known layout. There are {trees}.")
     for name in ("camvid", "msrc21"):
-        top = find_top(LAYOUTS[name], files)
+        top = LAYOUTS[name].top_in(files) or ""
         try:
             if files.exists(f"{top}/classes.txt".lstrip("/")):
                 LAYOUTS[name].classes(files, top)
@@ -111,41 +111,32 @@ def check_data(
     `progress` is called with a split, how many of its pairs are done, and how many there are. 0 workers: none but
     this process. Workers are spawned, so a script that calls this needs its `if __name__ == "__main__":`.
     """
-    check_name(name)
-    if name not in LAYOUTS:
+    if name == "synthetic":
         raise ValueError(f"{name!r} has no files to check.")
-    check_own_ignore_index(name, ignore_index)
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative; got {workers}.")
-    layout, files = LAYOUTS[name], open_files(root)
-    top = find_top(layout, files)
-    classes = layout.classes(files, top)
+    layout, files, top, classes = open_layout(name, root, ignore_index)
     wanted = list(splits) or list(layout.splits(files, top))
     if not wanted:
         raise ValueError(f"there is no split in {files.where(top)}; {name!r} needs {layout.tree}.")
-    if workers is None:
-        workers = os.cpu_count() or 1
-    listings: list[Listing] = []
-    datas: list[FileData] = []
-    for split in wanted:
-        found = layout.find(files, top, find_split(layout, files, top, split), classes, ignore_index)
-        pairs = found.listing.pairs
-        listings.append(found.listing)
-        datas.append(FileData(name, split, classes.names, classes.palette, files, pairs, found.label_map, found.decode))
+    opened = [open_split(layout, files, top, classes, split, ignore_index) for split in wanted]
+    datas = [data for data, _ in opened]
     reports = [SplitReport(data.split, len(data)) for data in datas]
     broken: list[dict[int, str]] = [{} for _ in datas]
-    done = [0] * len(datas)
-    for which, start, piece in _pieces(datas, workers):
+    pairs = [(which, index) for which, data in enumerate(datas) for index in range(len(data))]
+    workers = (os.cpu_count() or 1) if workers is None else workers
+    for (which, index), found in zip(pairs, _check_pairs(datas, pairs, workers), strict=True):
         report = reports[which]
-        broken[which] |= {start + place: problem for place, problem in piece.problems.items()}
-        report.pixels += piece.pixels
-        report.images_with += piece.images_with
-        for size, count in piece.sizes.items():
-            report.sizes[size] = report.sizes.get(size, 0) + count
-        done[which] += piece.count
+        if isinstance(found, str):
+            broken[which][index] = found
+        else:
+            size, counts = found
+            report.pixels += counts
+            report.images_with += counts > 0
+            report.sizes[size] += 1
         if progress is not None:
-            progress(report.split, done[which], report.images)
-    for report, data, listing, problems in zip(reports, datas, listings, broken, strict=True):
+            progress(report.split, index + 1, report.images)
+    for report, (data, listing), problems in zip(reports, opened, broken, strict=True):
         report.problems = list(listing.problems)
         report.problems += [f"{files.where(path)} has no labels." for path in listing.unpaired_images]
         report.problems += [f"{files.where(path)} has no image." for path in listing.unpaired_labels]
@@ -163,48 +154,27 @@ def check_data(
     return Report(name, str(root), classes.names, classes.palette, reports)
 
 
-@dataclass
-class _Piece:
-    count: int
-    problems: dict[int, str]  # place in the piece -> what is wrong
-    pixels: npt.NDArray[np.int64]
-    images_with: npt.NDArray[np.int64]
-    sizes: dict[tuple[int, int], int]
+Found = str | tuple[tuple[int, int], npt.NDArray[np.int64]]  # what is wrong with a pair; or its size, pixels by label
 
 
-def _check_piece(data: FileData, indices: range) -> _Piece:
-    piece = _Piece(len(indices), {}, np.zeros(256, np.int64), np.zeros(256, np.int64), {})
-    for place, index in enumerate(indices):
-        try:
-            labels = data.read(index).labels
-        except (ValueError, OSError) as error:
-            piece.problems[place] = str(error)
-            continue
-        counts = np.bincount(labels.ravel(), minlength=256)
-        piece.pixels += counts
-        piece.images_with += counts > 0
-        size = labels.shape[0], labels.shape[1]
-        piece.sizes[size] = piece.sizes.get(size, 0) + 1
-    return piece
+def _check_pair(data: FileData, index: int) -> Found:
+    try:
+        labels = data.read(index).labels
+    except (ValueError, OSError) as error:
+        return str(error)
+    return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256)
 
 
-def _pieces(datas: list[FileData], workers: int) -> Iterator[tuple[int, int, _Piece]]:
-    """Results in order, each with its data set and the index of its first pair."""
-    places = [
-        (which, range(start, min(start + PIECE, len(data))))
-        for which, data in enumerate(datas)
-        for start in range(0, len(data), PIECE)
-    ]
-    if workers == 0 or len(places) < 2:
-        for which, indices in places:
-            yield which, indices.start, _check_piece(datas[which], indices)
+def _check_pairs(datas: list[FileData], pairs: Sequence[tuple[int, int]], workers: int) -> Iterator[Found]:
+    """Results in the order of the pairs, which are (data set, index)."""
+    if workers == 0 or len(pairs) <= PIECE:
+        yield from (_check_pair(datas[which], index) for which, index in pairs)
         return
     # spawn: the parent may hold threads (a progress bar), which a forked child would inherit half-locked.
-    with ProcessPoolExecutor(min(workers, len(places)), get_context("spawn"), _start, (datas,)) as pool:
+    workers = min(workers, -(-len(pairs) // PIECE))
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start, (datas,)) as pool:
         try:
-            pieces = pool.map(_check_shared, *zip(*places, strict=True))
-            for (which, indices), piece in zip(places, pieces, strict=True):
-                yield which, indices.start, piece
+            yield from pool.map(_check_shared, pairs, chunksize=PIECE)
         except BrokenProcessPool as error:
             raise OSError("a process of the check was killed; out of memory? Try fewer --workers.") from error
 
@@ -219,8 +189,8 @@ def _start(datas: list[FileData]) -> None:
     _shared[:] = datas
 
 
-def _check_shared(which: int, indices: range) -> _Piece:
-    return _check_piece(_shared[which], indices)
+def _check_shared(pair: tuple[int, int]) -> Found:
+    return _check_pair(_shared[pair[0]], pair[1])
 
 
 def _sheet(data: FileData, rows: int, broken: Container[int]) -> npt.NDArray[np.uint8] | None:

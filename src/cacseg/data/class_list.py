@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from cacseg.data.label_map import check_num_classes
 from cacseg.data.sample import Colour
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
+MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits, of which one value is kept for what is ignored
 BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
 
 _DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
@@ -52,7 +52,8 @@ def parse_classes(text: str, where: str) -> ClassList:
             colours.append(colour)
     if not names:
         raise ValueError(f"{where} names no class. Write one name a line, in the order of the label values from 0.")
-    check_num_classes(len(names))
+    if len(names) > MAX_CLASSES:
+        raise ValueError(f"a data set has 1 to {MAX_CLASSES} classes (labels are 8 bits); got {len(names)}.")
     if colours and len(colours) != len(names):
         raise ValueError(
             f"every class has a colour or none has; {where} gives {len(colours)} for {len(names)} classes."
@@ -102,13 +103,10 @@ def distinct_colours(count: int) -> tuple[Colour, ...]:
 
 def check_colours_differ(colours: Sequence[Colour], where: str) -> None:
     """Each colour stands for one class; asked only where masks are read by colour."""
-    seen: dict[Colour, int] = {}
     for label, colour in enumerate(colours):
-        if colour in seen:
-            raise ValueError(
-                f"{where} gives classes {seen[colour]} and {label} one colour, {colour}. Change one of them."
-            )
-        seen[colour] = label
+        first = colours.index(colour)
+        if first < label:
+            raise ValueError(f"{where} gives classes {first} and {label} one colour, {colour}. Change one of them.")
 
 
 def _split(line: str, where: str) -> tuple[str, Colour | None]:

@@ -6,38 +6,17 @@ import os
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any, Protocol
-
-
-class Files(Protocol):
-    """The files of a data set. Paths are relative, with '/' between, as `below` gives them."""
-
-    def below(self, folder: str) -> list[str]:
-        """Every file below the folder, sorted; none where there is no such folder."""
-        ...
-
-    def folders(self, folder: str) -> list[str]:
-        """The names of the folders directly inside, sorted."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file or folder."""
-        ...
-
-    def read(self, path: str) -> bytes: ...
-
-    def where(self, path: str) -> str:
-        """The file's full path, for messages."""
-        ...
+from typing import Any
 
 
 class FolderFiles:
-    """Files below a folder."""
+    """Files below a folder. Paths are relative, with '/' between, as `below` gives them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def below(self, folder: str) -> list[str]:
+        """Every file below the folder, sorted; none where there is no such folder."""
         found: list[str] = []
         for parent, folders, names in os.walk(self.root / folder, followlinks=True):
             folders[:] = [name for name in folders if not _is_clutter(name)]
@@ -47,23 +26,26 @@ class FolderFiles:
         return sorted(found)
 
     def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly inside, sorted."""
         path = self.root / folder
         if not path.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_clutter(entry.name))
 
     def exists(self, path: str) -> bool:
+        """Whether there is such a file or folder."""
         return (self.root / path).exists()
 
     def read(self, path: str) -> bytes:
         return (self.root / path).read_bytes()
 
     def where(self, path: str) -> str:
+        """The full path, for messages."""
         return str(self.root / path)
 
 
 class ZipFiles:
-    """Files inside a .zip. Every process opens a handle of its own, on first use."""
+    """The same of a .zip. Every process opens a handle of its own, on first use."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -89,7 +71,7 @@ class ZipFiles:
 
     def folders(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
-        below = (name[len(prefix) :] for name in self._names if name.startswith(prefix))
+        below = (name[len(prefix) :] for name in self.below(folder))
         return sorted({rest.split("/")[0] for rest in below if "/" in rest})
 
     def exists(self, path: str) -> bool:
@@ -110,6 +92,9 @@ class ZipFiles:
 
     def where(self, path: str) -> str:
         return f"{self.root}/{path}".rstrip("/")
+
+
+Files = FolderFiles | ZipFiles
 
 
 def open_files(root: str | Path) -> Files:

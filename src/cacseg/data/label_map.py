@@ -12,7 +12,6 @@ from cacseg.data.decode import Labels
 from cacseg.data.sample import Colour
 
 IGNORE = 255  # in every sample, whatever the files say
-MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits
 MASK_HINT = "Where 255 marks the class in the label files, write 1 there: 255 is ignored."
 
 
@@ -30,7 +29,6 @@ class LabelMap:
         colours: Sequence[Colour] = (),
         ignored_colours: Sequence[Colour] = (),
     ) -> None:
-        check_num_classes(num_classes)
         length = max(256, max(classes_of) + 1)
         self.num_classes = num_classes
         self.table = np.full(length, IGNORE, np.uint8)
@@ -76,24 +74,16 @@ class LabelMap:
 
     def _out_of_range(self, values: npt.NDArray[np.integer], where: str) -> ValueError:
         found, counts = np.unique(values, return_counts=True)
-        wrong = [(v, c) for v, c in zip(found.tolist(), counts.tolist(), strict=True) if not self._is_known(v)]
-        pixels = sum(count for _, count in wrong)
-        return ValueError(
-            f"{where} holds the label {_listed([value for value, _ in wrong])} in {pixels} of {values.size} pixels. "
-            f"{self.describe()} Mend the file, the list of classes or the ignore index."
-        )
-
-    def _is_known(self, value: int) -> bool:
-        return 0 <= value < len(self.known) and bool(self.known[value])
-
-    def describe(self) -> str:
-        """The values that a file may hold, as a sentence."""
         allowed = np.flatnonzero(self.known)
+        wrong = ~np.isin(found, allowed)
         ignored = allowed[self.table[allowed] == IGNORE].tolist()
         classes = allowed[self.table[allowed] != IGNORE]
         gaps = " with gaps" if len(classes) != classes[-1] - classes[0] + 1 else ""
-        span = f"{classes[0]} to {classes[-1]}{gaps}"
-        return f"The {self.num_classes} classes are {span}; ignored is {_listed(ignored) or 'nothing'}."
+        return ValueError(
+            f"{where} holds the label {_listed(found[wrong].tolist())} in {counts[wrong].sum()} of {values.size} "
+            f"pixels. The {self.num_classes} classes are {classes[0]} to {classes[-1]}{gaps}; ignored is "
+            f"{_listed(ignored) or 'nothing'}. Mend the file, the list of classes or the ignore index."
+        )
 
     def _from_colours(self, colours: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.uint8]:
         codes = _pack(colours.astype(np.int32))
@@ -130,20 +120,6 @@ def identity_map(
     ignored_colours: Sequence[Colour] = (),
 ) -> LabelMap:
     """Values are classes already; `ignore_index` is ignored."""
-    check_num_classes(num_classes)
-    check_ignore_index(ignore_index, num_classes)
-    values = {label: label for label in range(num_classes)} | {ignore_index: IGNORE}
-    return LabelMap(values, num_classes=num_classes, colours=colours, ignored_colours=ignored_colours)
-
-
-def check_num_classes(num_classes: int) -> None:
-    """Labels have 8 bits, and one value is kept for what is ignored."""
-    if not 1 <= num_classes <= MAX_CLASSES:
-        raise ValueError(f"a data set has 1 to {MAX_CLASSES} classes (labels are 8 bits); got {num_classes}.")
-
-
-def check_ignore_index(ignore_index: int, num_classes: int) -> None:
-    """The ignored value is no class, and a file can hold it."""
     if 0 <= ignore_index < num_classes:
         raise ValueError(
             f"ignore_index must be no class number; {ignore_index} is one of the {num_classes} classes "
@@ -151,6 +127,8 @@ def check_ignore_index(ignore_index: int, num_classes: int) -> None:
         )
     if not 0 <= ignore_index <= 65535:
         raise ValueError(f"ignore_index must be a value that an image file can hold, 0 to 65535; got {ignore_index}.")
+    values = {label: label for label in range(num_classes)} | {ignore_index: IGNORE}
+    return LabelMap(values, num_classes=num_classes, colours=colours, ignored_colours=ignored_colours)
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
 from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_labels
-from cacseg.data.file_data import Listing, match_pairs
 from cacseg.data.files import Files
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
 
@@ -26,8 +27,24 @@ PASCAL_CONTEXT_IDS = (
 )
 
 
-@dataclass(frozen=True)
-class Found:
+class Pair(NamedTuple):
+    """An image and its labels, as paths, and their name within the split."""
+
+    name: str
+    image: str
+    labels: str
+
+
+class Listing(NamedTuple):
+    """The files of a split: pairs, images without labels, labels without an image, and other problems."""
+
+    pairs: tuple[Pair, ...]
+    unpaired_images: tuple[str, ...]
+    unpaired_labels: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+
+class Found(NamedTuple):
     """The files of a split, and how its labels are read."""
 
     listing: Listing
@@ -66,29 +83,43 @@ def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
-def _stem(path: str, folder: str, suffixes: Sequence[str], ending: str = "") -> str | None:
-    """The path below the folder without suffix and ending; None for another kind of file."""
-    dot = path.rfind(".")
-    if dot < 0 or path[dot:].lower() not in suffixes or not path[:dot].endswith(ending):
-        return None
-    return path[len(folder) + 1 : dot - len(ending)]
-
-
 def _list(files: Files, folder: str, suffixes: Sequence[str], ending: str = "") -> list[tuple[str, str]]:
-    stems = ((_stem(path, folder, suffixes, ending), path) for path in files.below(folder))
-    return [(stem, path) for stem, path in stems if stem is not None]
+    """Files of these suffixes: the path below the folder without suffix and ending, and the whole path."""
+    found = []
+    for path in files.below(folder):
+        stem, dot, suffix = path.rpartition(".")
+        if dot and f".{suffix.lower()}" in suffixes and stem.endswith(ending):
+            found.append((stem[len(folder) + 1 : len(stem) - len(ending)], path))
+    return found
 
 
 def _match(files: Files, images: list[tuple[str, str]], labels: list[tuple[str, str]], ending: str = "") -> Listing:
-    return match_pairs([(key, path, key + ending) for key, path in images], labels, files)
+    """Pairs by key, in the order of the images; both are (key, path), and a pair's name is its key and `ending`."""
+    problems: list[str] = []
+    labels_by_key: dict[str, str] = {}
+    for key, path in labels:
+        if key in labels_by_key:
+            problems.append(f"an image has one file of labels; there are {files.where(labels_by_key[key])} and {path}.")
+        labels_by_key.setdefault(key, path)
+    pairs: list[Pair] = []
+    unpaired_images: list[str] = []
+    seen: dict[str, str] = {}
+    for key, path in images:
+        if key in seen:
+            problems.append(f"images must differ in more than their suffix: {files.where(seen[key])} and {path}.")
+            continue
+        seen[key] = path
+        if key in labels_by_key:
+            pairs.append(Pair(key + ending, path, labels_by_key[key]))
+        else:
+            unpaired_images.append(path)
+    unpaired_labels = tuple(path for key, path in labels_by_key.items() if key not in seen)
+    return Listing(tuple(pairs), tuple(unpaired_images), unpaired_labels, tuple(problems))
 
 
-def _splits_in(folder: str, theirs: dict[str, str]) -> Callable[[Files, str], dict[str, str]]:
-    def splits(files: Files, top: str) -> dict[str, str]:
-        there = files.folders(_join(top, folder))
-        return {ours: name for ours, name in theirs.items() if name in there}
-
-    return splits
+def _splits_in(folder: str, theirs: dict[str, str], files: Files, top: str) -> dict[str, str]:
+    there = files.folders(_join(top, folder))
+    return {ours: name for ours, name in theirs.items() if name in there}
 
 
 def _any_split(files: Files, top: str) -> dict[str, str]:
@@ -99,9 +130,6 @@ def _any_split(files: Files, top: str) -> dict[str, str]:
 
 def _pascal_splits(files: Files, top: str) -> dict[str, str]:
     return {name: name for name in ("train", "val") if _split_file(files, top, name) is not None}
-
-
-# Each finder: files, top, their split, classes, ignore index.
 
 
 def _find_ade20k(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
@@ -147,24 +175,23 @@ def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList,
     wanted = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
     there = dict(_list(files, _join(top, "JPEGImages"), (".jpg",)))
     images = [(key, there[key]) for key in wanted if key in there]
-    missing = [files.where(_join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there]
+    missing = (files.where(_join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there)
     problems = tuple(f"{files.where(path)} names an image that is not there: {one}." for one in missing)
     of_split = set(wanted).intersection(there)
-    labels = [
-        entry for entry in _list(files, _join(top, "SegmentationClassContext"), (".png",)) if entry[0] in of_split
-    ]
+
+    def listed(folder: str, suffix: str) -> list[tuple[str, str]]:
+        return [entry for entry in _list(files, _join(top, folder), (suffix,)) if entry[0] in of_split]
+
     first = 1 if num_classes == 59 else 0  # 0 is the background: a class of the 60, ignored among the 59
-    if labels:
-        values = {value: value - first for value in range(60)} | {255: IGNORE} | ({0: IGNORE} if first else {})
-        listing = _match(files, images, labels)._replace(problems=problems)
-        return Found(listing, LabelMap(values, num_classes=num_classes))
-    for folder in ("SegmentationClassContext", "trainval"):
-        labels += [entry for entry in _list(files, _join(top, folder), (".mat",)) if entry[0] in of_split]
-    background = IGNORE if first else 0
-    values = dict.fromkeys(range(460), background)
-    values |= {value: label + 1 - first for label, value in enumerate(PASCAL_CONTEXT_IDS)}
+    background, decode = IGNORE if first else 0, decode_labels
+    if labels := listed("SegmentationClassContext", ".png"):
+        values = {value: value - first for value in range(1, 60)} | {0: background, 255: IGNORE}
+    else:
+        labels, decode = listed("SegmentationClassContext", ".mat") + listed("trainval", ".mat"), _decode_mat
+        values = dict.fromkeys(range(460), background)
+        values |= {value: label + 1 - first for label, value in enumerate(PASCAL_CONTEXT_IDS)}
     listing = _match(files, images, labels)._replace(problems=problems)
-    return Found(listing, LabelMap(values, num_classes=num_classes), _decode_mat)
+    return Found(listing, LabelMap(values, num_classes=num_classes), decode)
 
 
 def _decode_mat(content: bytes, where: str) -> Labels:
@@ -181,10 +208,8 @@ def _decode_mat(content: bytes, where: str) -> Labels:
 
 
 def _find_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    colours: tuple[tuple[int, int, int], ...] = ()
-    if classes.has_colours:
-        colours = classes.palette
-        check_colours_differ(colours, files.where(_join(top, "classes.txt")))
+    colours = classes.palette if classes.has_colours else ()
+    check_colours_differ(colours, files.where(_join(top, "classes.txt")))
     ignored = IGNORE if ignore_index is None else ignore_index
     label_map = identity_map(len(classes.names), ignored, colours, classes.ignored_colours)
     images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
@@ -193,9 +218,8 @@ def _find_folder(files: Files, top: str, split: str, classes: ClassList, ignore_
 
 
 def _find_named_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
-    labels = _list(files, _join(top, "labels", split), LABEL_SUFFIXES)
-    return Found(_match(files, images, labels), identity_map(len(classes.names)))
+    """The colours of a known data set are for pictures: its files hold indices."""
+    return _find_folder(files, top, split, classes._replace(ignored_colours=(), has_colours=False), ignore_index)
 
 
 def _own_classes(files: Files, top: str) -> ClassList:
@@ -214,20 +238,16 @@ def _folder_classes(files: Files, top: str) -> ClassList:
     return with_background(_own_classes(files, top), files.where(_join(top, "classes.txt")))
 
 
-def _builtin(name: str) -> Callable[[Files, str], ClassList]:
-    def classes(files: Files, top: str) -> ClassList:
-        known = builtin_classes(name)
-        if files.exists(_join(top, "classes.txt")):
-            names = _own_classes(files, top).names
-            if names != known.names:
-                raise ValueError(
-                    f"{files.where(_join(top, 'classes.txt'))} names other classes than {name}: "
-                    f"{len(names)}, the first {names[0]!r}, for {len(known.names)}, the first {known.names[0]!r}. "
-                    "Open it as 'folder'."
-                )
-        return known
-
-    return classes
+def _builtin(name: str, files: Files, top: str) -> ClassList:
+    known = builtin_classes(name)
+    if files.exists(_join(top, "classes.txt")):
+        names = _own_classes(files, top).names
+        if names != known.names:
+            raise ValueError(
+                f"{files.where(_join(top, 'classes.txt'))} names other classes than {name}: {len(names)}, the first "
+                f"{names[0]!r}, for {len(known.names)}, the first {known.names[0]!r}. Open it as 'folder'."
+            )
+    return known
 
 
 def _pascal_context60(files: Files, top: str) -> ClassList:
@@ -252,8 +272,8 @@ LAYOUTS: dict[str, Layout] = {
             "ADEChallengeData2016/{images,annotations}/{training,validation}",
             ("ADEChallengeData2016",),
             (("images/training", "images/validation"), ("annotations/training", "annotations/validation")),
-            _splits_in("images", {"train": "training", "val": "validation"}),
-            _builtin("ade20k"),
+            partial(_splits_in, "images", {"train": "training", "val": "validation"}),
+            partial(_builtin, "ade20k"),
             _find_ade20k,
         ),
         Layout(
@@ -261,8 +281,8 @@ LAYOUTS: dict[str, Layout] = {
             "coco_stuff164k/{images,annotations}/{train2017,val2017}, raw stuffthingmaps or *_labelTrainIds.png",
             ("coco_stuff164k",),
             (("images/train2017", "images/val2017"), ("annotations/train2017", "annotations/val2017")),
-            _splits_in("images", {"train": "train2017", "val": "val2017"}),
-            _builtin("cocostuff164k"),
+            partial(_splits_in, "images", {"train": "train2017", "val": "val2017"}),
+            partial(_builtin, "cocostuff164k"),
             _find_cocostuff,
         ),
         Layout(
@@ -270,19 +290,19 @@ LAYOUTS: dict[str, Layout] = {
             "leftImg8bit/{train,val}/CITY/*_leftImg8bit.png + gtFine/{train,val}/CITY/*_gtFine_label{Ids,TrainIds}.png",
             ("cityscapes",),
             (("leftImg8bit",), ("gtFine",)),
-            _splits_in("leftImg8bit", {"train": "train", "val": "val"}),
-            _builtin("cityscapes"),
+            partial(_splits_in, "leftImg8bit", {"train": "train", "val": "val"}),
+            partial(_builtin, "cityscapes"),
             _find_cityscapes,
         ),
         *(
             Layout(name, _PASCAL_TREE, _VOC, _PASCAL_MARKS, _pascal_splits, classes, _find_pascal_context)
             for name, classes in (
-                ("pascal_context59", _builtin("pascal_context59")),
+                ("pascal_context59", partial(_builtin, "pascal_context59")),
                 ("pascal_context60", _pascal_context60),
             )
         ),
         *(
-            Layout(name, _FOLDER_TREE, (name,), _FOLDER_MARKS, _any_split, _builtin(name), _find_named_folder)
+            Layout(name, _FOLDER_TREE, (name,), _FOLDER_MARKS, _any_split, partial(_builtin, name), _find_named_folder)
             for name in ("camvid", "msrc21")
         ),
         Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
+from cacseg._checks import check_number
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Sample
 
@@ -66,12 +67,9 @@ class TrainTransform:
         _check_scale(self.scale)
         if not 0.0 < self.ratios[0] <= self.ratios[1]:
             raise ValueError(f"ratios must be a smaller and a larger positive number; got {self.ratios}.")
-        if not 0.0 < self.max_share <= 1.0:
-            raise ValueError(f"max_share must be in (0, 1]; got {self.max_share}.")
-        if not 0.0 <= self.flip <= 1.0:
-            raise ValueError(f"flip must be a probability; got {self.flip}.")
-        if not 0 <= self.ignore_index <= 255:
-            raise ValueError(f"ignore_index must fit into 8 bits; got {self.ignore_index}.")
+        check_number("max_share", self.max_share, 0.0, 1.0, "(]", scalars=True)
+        check_number("flip", self.flip, 0.0, 1.0, "[]", scalars=True)
+        check_number("ignore_index", self.ignore_index, 0, 255, "[]", scalars=True)
 
     def __call__(self, sample: Sample, numbers: Numbers) -> Crop:
         size = self._size(sample, numbers[RATIO])
@@ -81,7 +79,9 @@ class TrainTransform:
             image, labels = np.asarray(cv2.flip(image, 1), np.uint8), labels[:, ::-1]
         if self.distort:
             image = distorted(image, numbers)
-        return _to_crop(image, labels, self.crop, self.ignore_index)
+        padded = np.full(self.crop, self.ignore_index, np.uint8)
+        padded[: labels.shape[0], : labels.shape[1]] = labels
+        return Crop(_planes(image, self.crop), torch.from_numpy(padded), (labels.shape[0], labels.shape[1]))
 
     def _size(self, sample: Sample, number: float) -> tuple[int, int]:
         low, high = self.ratios
@@ -249,10 +249,3 @@ def _planes(image: Pixels, size: tuple[int, ...]) -> Tensor:
     planes = np.zeros((3, *size), np.uint8) if image.shape[:2] != size else np.empty((3, *size), np.uint8)
     planes[:, : image.shape[0], : image.shape[1]] = image.transpose(2, 0, 1)
     return torch.from_numpy(planes)
-
-
-def _to_crop(image: Pixels, labels: Pixels, crop: tuple[int, int], ignore_index: int) -> Crop:
-    height, width = labels.shape
-    padded = np.full(crop, ignore_index, np.uint8)
-    padded[:height, :width] = labels
-    return Crop(_planes(image, crop), torch.from_numpy(padded), (height, width))

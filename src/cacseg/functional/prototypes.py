@@ -40,9 +40,8 @@ def oracle_prototypes(
     check_labels(labels, features, weight.shape[0], ignore_index, packed=offsets is not None)
     if offsets is not None:
         check_offsets(offsets, features)
-        pool_batch = scope == "batch"
         return packed.oracle_prototypes(
-            features, labels, weight, offsets, pool_batch=pool_batch, ignore_index=ignore_index
+            features, labels, weight, offsets, pool_batch=scope == "batch", ignore_index=ignore_index
         )
     labels = fit_labels(labels, features.shape[2:], weight.shape[0], ignore_index)
     with no_autocast(features):

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cacseg import functional
 from cacseg.functional.labels import LabelSampling, sampled_pixels
-from cacseg.ops._choice import kernels, kernels_run_on
-from cacseg.ops._operators import is_traced
+from cacseg.ops._choice import is_traced, kernels, kernels_run_on
 
 
 @lru_cache(maxsize=64)  # the sizes of a training run repeat

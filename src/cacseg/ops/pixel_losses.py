@@ -13,8 +13,7 @@ from cacseg._checks import check_choice, check_labels, check_logits
 from cacseg.functional.distillation import DISTILLATION_FORMS, DistillationForm
 from cacseg.functional.labels import LabelSampling
 from cacseg.functional.prototypes import SCOPES, Scope
-from cacseg.ops._choice import Implementation, kernels, use_triton
-from cacseg.ops._operators import make_operator
+from cacseg.ops._choice import Implementation, kernels, make_operator, use_triton
 from cacseg.ops.labels import labels_for_kernels
 
 
@@ -24,30 +23,30 @@ def distillation(
     labels: Int[Tensor, "b *full"],
     form: DistillationForm = "classwise_entropy",
     *,
-    entropy_logits: Optional[Float[Tensor, "b n *spatial"]] = None,  # noqa: UP045
+    entropy_logits: Float[Tensor, "b n *spatial"] | None = None,
     scope: Scope = "image",
     soft_target_weight: float = 1.0,
     ignore_index: int = 255,
-    offsets: Optional[Int[Tensor, " b_plus_1"]] = None,  # noqa: UP045
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
     impl: Implementation = "auto",
 ) -> Float[Tensor, ""]:
     """`functional.distillation`, Eqs. (7), (10) and (11) by name.
 
     Entropies of another prediction than the oracle's take the readable form, as packed batches do.
     """
-    if use_triton(impl, context_logits, dense=_is_dense(form, oracle_logits, entropy_logits, offsets)):
-        return _distil(context_logits, oracle_logits, labels, form, scope, soft_target_weight, ignore_index, False)[0]
-    return functional.distillation(
+    return pixel_losses(
         context_logits,
         oracle_logits,
         labels,
         form,
+        overlap=False,
         entropy_logits=entropy_logits,
         scope=scope,
         soft_target_weight=soft_target_weight,
         ignore_index=ignore_index,
         offsets=offsets,
-    )
+        impl=impl,
+    )["distillation"]
 
 
 def overlap_loss(
@@ -83,77 +82,54 @@ def overlap_loss(
 
 def pixel_losses(
     context_logits: Float[Tensor, "b n *spatial"],
-    oracle_logits: Optional[Float[Tensor, "b n *spatial"]],  # noqa: UP045
+    oracle_logits: Float[Tensor, "b n *spatial"] | None,
     labels: Int[Tensor, "b *spatial"],
     form: DistillationForm = "classwise_entropy",
     *,
     overlap: bool = True,
-    entropy_logits: Optional[Float[Tensor, "b n *spatial"]] = None,  # noqa: UP045
+    entropy_logits: Float[Tensor, "b n *spatial"] | None = None,
     scope: Scope = "image",
     soft_target_weight: float = 1.0,
     ignore_index: int = 255,
-    offsets: Optional[Int[Tensor, " b_plus_1"]] = None,  # noqa: UP045
+    offsets: Int[Tensor, " b_plus_1"] | None = None,
     impl: Implementation = "auto",
 ) -> dict[str, Float[Tensor, ""]]:
     """By name: the `distillation`, if there are oracle logits, and with `overlap` that loss of the context logits.
 
     Both from the same passes over the pixels where kernels run and the labels have the size of the logits.
     """
-    losses, same_size = {}, labels.shape[1:] == context_logits.shape[2:]
-    if oracle_logits is not None and overlap and same_size:
-        dense = _is_dense(form, oracle_logits, entropy_logits, offsets)
-        if dense and use_triton(impl, context_logits):
-            both = _distil(context_logits, oracle_logits, labels, form, scope, soft_target_weight, ignore_index, True)
-            return dict(zip(("distillation", "overlap"), both, strict=True))
+    losses: dict[str, Tensor] = {}
     if oracle_logits is not None:
-        losses["distillation"] = distillation(
-            context_logits,
-            oracle_logits,
-            labels,
-            form,
-            entropy_logits=entropy_logits,
-            scope=scope,
-            soft_target_weight=soft_target_weight,
-            ignore_index=ignore_index,
-            offsets=offsets,
-            impl=impl,
-        )
+        foreign = form.endswith("entropy") and entropy_logits is not None and entropy_logits is not oracle_logits
+        if use_triton(impl, context_logits, dense=offsets is None and not foreign):
+            check_choice("form", form, DISTILLATION_FORMS)
+            check_choice("scope", scope, SCOPES)
+            check_logits(context_logits, oracle_logits)
+            size, n = context_logits.shape[2:], context_logits.shape[1]
+            check_labels(labels, context_logits, n, ignore_index)
+            both = overlap and labels.shape[1:] == size
+            oracle = oracle_logits.detach().to(context_logits.dtype)
+            fitted = labels_for_kernels(labels, size, n, ignore_index)
+            kind = (form.endswith("entropy"), form.startswith("classwise"), scope == "batch")
+            found = fused_pixel_losses(context_logits, oracle, fitted, soft_target_weight, *kind, both)
+            losses["distillation"] = found[0]
+            if both:
+                return {**losses, "overlap": found[1]}
+        else:
+            losses["distillation"] = functional.distillation(
+                context_logits,
+                oracle_logits,
+                labels,
+                form,
+                entropy_logits=entropy_logits,
+                scope=scope,
+                soft_target_weight=soft_target_weight,
+                ignore_index=ignore_index,
+                offsets=offsets,
+            )
     if overlap:
         losses["overlap"] = overlap_loss(context_logits, labels, ignore_index=ignore_index, impl=impl)
     return losses
-
-
-def _is_dense(form: str, oracle: Tensor, entropies: Any, offsets: Any) -> bool:
-    """Whether kernels cover these options: no packed batch, and entropies of the oracle if any."""
-    return offsets is None and (entropies is None or entropies is oracle or not form.endswith("entropy"))
-
-
-def _distil(
-    context: Tensor,
-    oracle: Tensor,
-    labels: Tensor,
-    form: str,
-    scope: str,
-    soft_target_weight: float,
-    ignore_index: int,
-    overlap: bool,
-) -> tuple[Tensor, Tensor]:
-    """Distillation, and overlap or 0."""
-    check_choice("form", form, DISTILLATION_FORMS)
-    check_choice("scope", scope, SCOPES)
-    check_logits(context, oracle)
-    check_labels(labels, context, context.shape[1], ignore_index)
-    losses = fused_pixel_losses(
-        context,
-        oracle.detach().to(context.dtype),
-        labels_for_kernels(labels, context.shape[2:], context.shape[1], ignore_index),
-        soft_target_weight,
-        form.endswith("entropy"),
-        form.startswith("classwise"),
-        scope == "batch",
-        overlap,
-    )
-    return losses[0], losses[1]
 
 
 def _forward(
@@ -170,8 +146,8 @@ def _forward(
 
     Logits [b, n, *spatial] and labels [b, *spatial], or points [P, n] and [P]; labels are -1 where they take no part.
     """
-    maps = _as_maps(logits), None if oracle is None else _as_maps(oracle), _as_rows(fitted)
-    return kernels("pixel_losses").forward(*maps, soft_target_weight, by_entropy, by_class, over_batch, overlap)
+    options = (soft_target_weight, by_entropy, by_class, over_batch, overlap)
+    return kernels("pixel_losses").forward(*_inputs(logits, oracle, fitted), *options)
 
 
 def _fake(logits: Tensor, oracle: Any, *others: Any) -> tuple[Tensor, ...]:
@@ -191,11 +167,8 @@ def _backward(
     soft_target_weight: float,
 ) -> Tensor:
     """The gradient of the logits, from those losses that have one."""
-    maps = _as_maps(logits), None if oracle is None else _as_maps(oracle), _as_rows(fitted)
-    gradient = kernels("pixel_losses").backward(
-        of_distillation, of_overlap, *maps, coefficients, values, soft_target_weight
-    )
-    return _like(gradient, logits)
+    found = (*_inputs(logits, oracle, fitted), coefficients, values, soft_target_weight)
+    return _like(kernels("pixel_losses").backward(of_distillation, of_overlap, *found), logits)
 
 
 def _fake_backward(of_distillation: Any, of_overlap: Any, logits: Tensor, *others: Any) -> Tensor:
@@ -212,9 +185,10 @@ def _like(maps: Tensor, logits: Tensor) -> Tensor:
     return maps[0].T if logits.ndim == 2 else maps.view(logits.shape)
 
 
-def _as_rows(fitted: Tensor) -> Tensor:
-    """[b, L]."""
-    return fitted[None].contiguous() if fitted.ndim == 1 else fitted.flatten(1).contiguous()
+def _inputs(logits: Tensor, oracle: Tensor | None, fitted: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """As the kernels read them: maps [b, n, L] and labels [b, L]."""
+    rows = fitted[None] if fitted.ndim == 1 else fitted.flatten(1)
+    return _as_maps(logits), None if oracle is None else _as_maps(oracle), rows.contiguous()
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> int:

@@ -4,12 +4,14 @@ A tile is upsampled, turned into its loss and its gradient, and brought back to 
 while it is still in the cache; the upsampled map never exists as a whole. The gradient is formed in the
 forward pass (the loss is a scalar: the backward pass only scales it), so nothing is computed twice.
 Interpolation is linear in the logits and separable, so each direction is one small matrix product, and its
-backward pass is the product with the transpose: deterministic, any ratio of sizes.
+backward pass is the product with the transpose: deterministic, any ratio of sizes. The Triton kernels read the same
+interpolation from the tables of `cells`.
 """
 
 # No `from __future__ import annotations` here: torch 2.4 reads the operator's annotations as objects.
 
-from typing import Any, Optional
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -18,7 +20,73 @@ from cacseg._checks import check_label_range
 from cacseg.functional._precision import exact_products, no_autocast, ratio, widen
 from cacseg.functional.cross_entropy import pixel_denominator
 from cacseg.functional.labels import labelled
-from cacseg.ops.interpolation import add_to_rows, tile_spans, upsample_rows
+
+# Elements of one upsampled tile, b * n * rows * columns. On a CPU: 2 MiB of float32, the second-level cache of a
+# core. Elsewhere: 64 MiB, enough to fill a GPU, little beside one map of full resolution.
+CPU_TILE_ELEMENTS = 2**19
+GPU_TILE_ELEMENTS = 2**24
+# Tables of so many sizes are kept: those of a training run repeat, and take a few KiB each. A recorded CUDA graph reads
+# them where they lie, so it may be replayed until as many other sizes have come.
+KEPT = 64
+# Narrow tiles keep the interpolation matrices small: each column is mixed from a few dozen, not from all.
+TILE_COLUMNS = 128
+
+
+def positions(source: int, output: int, align_corners: bool) -> tuple[Tensor, Tensor]:
+    """For each output position the input below it, and how much of the next one it takes; in float64."""
+    position = torch.arange(output, dtype=torch.float64, device="cpu")  # whatever torch.device is the default
+    if align_corners:
+        position = position * ((source - 1) / (output - 1)) if output > 1 else position
+    else:
+        position = ((position + 0.5) * (source / output) - 0.5).clamp_min(0.0)
+    low = position.floor().long().clamp_max(source - 1)
+    return low, torch.where(low < source - 1, position - low, 0.0)
+
+
+@lru_cache(maxsize=KEPT)
+def cells(
+    source: int, output: int, align_corners: tuple[bool, ...], device: torch.device
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """The stretches between neighbouring inputs, a row of each table for each `align_corners`.
+
+    The first output position of each cell, [m, source + 1]; the cell of each output position and its share of the far
+    end, [m, output]; and the most positions that any cell has.
+    """
+    tables = []
+    for one in align_corners:
+        low, share = positions(source, output, one)
+        tables.append((torch.searchsorted(low, torch.arange(source + 1, device="cpu")), low, share))
+    start, low, share = (torch.stack(table) for table in zip(*tables, strict=True))
+    most = int(start.diff().max())
+    start, low, share = (table.to(device, non_blocking=True) for table in (start.int(), low.int(), share.float()))
+    return start, low, share, most
+
+
+class Span(NamedTuple):
+    """A stretch of output positions along one axis, and the inputs it is interpolated from."""
+
+    output: slice
+    source: slice
+    matrix: Tensor  # [output positions, source positions]
+
+
+@lru_cache(maxsize=KEPT)
+def interpolation_spans(
+    source: int, output: int, step: int, align_corners: bool, dtype: torch.dtype, device: torch.device
+) -> tuple[Span, ...]:
+    """Linear interpolation from `source` to `output` positions, cut into spans of `step` positions."""
+    low, high_share = positions(source, output, align_corners)  # on the CPU, so that slices need no synchronisation
+    high = (low + 1).clamp_max(source - 1)
+    spans = []
+    for start in range(0, output, step):
+        stop = min(start + step, output)
+        first, last = int(low[start]), int(high[stop - 1])
+        matrix = torch.zeros(stop - start, last + 1 - first, dtype=torch.float64, device="cpu")
+        here = slice(start, stop)
+        matrix.scatter_add_(1, low[here, None] - first, 1.0 - high_share[here, None])
+        matrix.scatter_add_(1, high[here, None] - first, high_share[here, None])
+        spans.append(Span(here, slice(first, last + 1), matrix.to(dtype).to(device, non_blocking=True)))
+    return tuple(spans)
 
 
 @torch.library.custom_op("cacseg::tiled_cross_entropy", mutates_args=())
@@ -45,25 +113,31 @@ def tiled_cross_entropy(
         dtype = widen(logits[:0]).dtype
         denominator = pixel_denominator(targets, kept, weight, "all" if count_ignored else "labelled", dtype)
         share = kept.to(dtype) * ratio(torch.ones_like(denominator), denominator)  # of each pixel in the mean
-        row_spans, column_spans = tile_spans(logits.shape, labels.shape[1:], align_corners, dtype, logits.device)
+        elements = CPU_TILE_ELEMENTS if logits.device.type == "cpu" else GPU_TILE_ELEMENTS
+        rows = max(1, elements // (b * n * min(TILE_COLUMNS, labels.shape[2])))
+        kind = (align_corners, dtype, logits.device)
+        row_spans = interpolation_spans(h, labels.shape[1], rows, *kind)
+        column_spans = interpolation_spans(w, labels.shape[2], TILE_COLUMNS, *kind)
         class_weights = None if weight is None else weight.to(dtype)
         targets, share = (one.movedim(1, 0)[:, :, None] for one in (targets, share))  # [H, b, 1, W], as tiles have it
 
         loss = torch.zeros((), dtype=dtype, device=logits.device)
         gradient = torch.zeros((b, n, h, w) if with_gradient else (0,), dtype=dtype, device=logits.device)
         for down in row_spans:
-            band = upsample_rows(down, logits)  # [rows, b, n, w]
+            source = logits[:, :, down.source].movedim(2, 0).to(dtype)
+            # [rows, b, n, w] by one product, where a batched one is many small ones.
+            band = (down.matrix @ source.reshape(len(source), -1)).view(-1, b, n, w)
             band_gradient = torch.zeros_like(band) if with_gradient else band
             for across in column_spans:
                 scores = band[..., across.source] @ across.matrix.T  # [rows, b, n, columns]
                 here = (down.output, ..., across.output)
-                loss += _pixels_in_place(
-                    scores, targets[here], share[here], class_weights, label_smoothing, with_gradient
-                )
+                of_pixels = (targets[here], share[here])
+                loss += _pixels_in_place(scores, *of_pixels, class_weights, label_smoothing, with_gradient)
                 if with_gradient:
                     band_gradient[..., across.source] += scores @ across.matrix
             if with_gradient:
-                add_to_rows(gradient, down, band_gradient)
+                of_source = down.matrix.T @ band_gradient.reshape(len(band), -1)
+                gradient[:, :, down.source] += of_source.view(-1, b, n, w).movedim(0, 2)
         return loss, gradient
 
 
@@ -106,19 +180,10 @@ def _pixels_in_place(
 
 
 @tiled_cross_entropy.register_fake
-def _(
-    logits: Tensor,
-    labels: Tensor,
-    weight: Tensor | None,
-    ignore_index: int,
-    label_smoothing: float,
-    align_corners: bool,
-    count_ignored: bool,
-    with_gradient: bool,
-) -> tuple[Tensor, Tensor]:
+def _(logits: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    with_gradient = others[-1]
     dtype = torch.float32 if logits.dtype in (torch.float16, torch.bfloat16) else logits.dtype
-    gradient = torch.empty(logits.shape if with_gradient else (0,), dtype=dtype, device=logits.device)
-    return torch.empty((), dtype=dtype, device=logits.device), gradient
+    return logits.new_empty((), dtype=dtype), logits.new_empty(logits.shape if with_gradient else (0,), dtype=dtype)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -125,10 +125,8 @@ def class_tables(classes: pd.DataFrame, arms: Sequence[str], *, groups: bool) ->
 def _with_difference(line: Any, is_base: bool) -> str:
     if line is None or pd.isna(line.mean):
         return ""
-    text = f"{line.mean:.1f}"
-    if is_base or pd.isna(line.difference):
-        return text
-    return f"{text} ({plus_minus(line.difference, line.difference_error, '+')})"
+    difference = "" if is_base else plus_minus(line.difference, line.difference_error, "+")
+    return f"{line.mean:.1f}" + (f" ({difference})" if difference else "")
 
 
 def sentences(results: pd.DataFrame, arms: Sequence[str]) -> list[str]:
@@ -144,12 +142,10 @@ def sentences(results: pd.DataFrame, arms: Sequence[str]) -> list[str]:
 
 def _claim(line: Any, baseline: str) -> str:
     words, value, error = WORDS.get(line.arm, line.arm), line.difference, line.difference_error
-    seeds = f"{line.pairs} seed{'s' if line.pairs > 1 else ''}"
+    shown, seeds = plus_minus(value, error, "+"), f"{line.pairs} seed{'s' if line.pairs > 1 else ''}"
     if line.pairs < LEAST_SEEDS:
-        shown = plus_minus(value, error, "+")
         return f"{words} has {shown} mIoU beside {baseline} ({seeds}: too few to tell)"
     if abs(value) <= 2.0 * error:
-        shown = plus_minus(value, error, "+")
         return f"there is no clear difference between {words} and {baseline}: {shown} mIoU ({seeds})"
     verb = "gains" if value > 0.0 else "loses"
     return f"{words} {verb} {plus_minus(abs(value), error)} mIoU {'over' if value > 0 else 'to'} {baseline} ({seeds})"
@@ -163,7 +159,8 @@ def cost_table(costs: pd.DataFrame) -> TextTable:
         device=("device", lambda one: ", ".join(sorted(set(one)))),
     )
     rows = [
-        [*map(str, key), _number(line.seconds, 0), _number(line.memory, 0), line.device] for key, line in _rows(found)
+        [*map(str, cell), _number(seconds, 0), _number(memory, 0), device]
+        for *cell, seconds, memory, device in found.reset_index().itertuples(index=False)
     ]
     return TextTable("Time and memory of a run", [*CELL, "arm", "seconds", "peak MiB", "device"], rows)
 
@@ -191,19 +188,16 @@ def write_report(folder: Path, found: Any, title: str, pictures: Iterable[tuple[
     for name in ("results", "classes", "costs"):
         table: pd.DataFrame = getattr(found, name)
         write_file(folder / f"{name}.csv", table.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
-    names = []
-    for name, content in pictures:
-        names.append(name)
-        write_file(folder / name, content)
     lines = [f"# {title}", ""]
     for sentence in sentences(found.results, found.arms):
         lines += [sentence, ""]
     lines += [*EXPLAINED, ""]
-    shown = [name for name in names if name.endswith(".png")]
     for table in (*arm_tables(found.results, found.arms), *class_tables(found.classes, found.arms, groups=True)):
         lines += [f"## {table.title}", "", *markdown_table(table.header, table.rows), ""]
-    for name in shown:
-        lines += [f"![{Path(name).stem}]({name})", ""]
+    for name, content in pictures:
+        write_file(folder / name, content)
+        if name.endswith(".png"):
+            lines += [f"![{Path(name).stem}]({name})", ""]
     for table in (*class_tables(found.classes, found.arms, groups=False), cost_table(found.costs)):
         lines += [f"## {table.title}", "", *markdown_table(table.header, table.rows), ""]
     write_file(folder / "report.md", "\n".join(lines))
@@ -223,7 +217,3 @@ def _title(cell: Any) -> str:
 
 def _number(value: Any, digits: int = 1) -> str:
     return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"
-
-
-def _rows(table: pd.DataFrame) -> Iterable[tuple[Any, Any]]:
-    return zip(table.index, table.itertuples(), strict=True)

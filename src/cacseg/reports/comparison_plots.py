@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cacseg.reports.comparison import CELL, GROUPS, own, paired
+from cacseg.reports.pictures import saved
 
 # Okabe and Ito's colours, told apart by colour-blind readers; markers differ as well.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -36,12 +36,6 @@ def comparison_pictures(
     for name, figure in figures.items():
         for format in FORMATS:
             yield f"{name}.{format}", saved(figure, format)
-
-
-def saved(figure: Figure, format: str) -> bytes:
-    content = io.BytesIO()
-    figure.savefig(content, format=format, metadata={"Software": None} if format == "png" else {"Date": None})
-    return content.getvalue()
 
 
 def difference_figure(rows: pd.DataFrame, baseline: str) -> Figure:

@@ -30,23 +30,24 @@ def percent(value: float) -> str:
 
 def summary_table(results: Mapping[str, Scores], title: str = "") -> Table:
     """A row for each named result: mIoU, Dice, accuracies; boundary mIoU where it was counted."""
-    header, rows = _summary(results)
-    table = Table(title=escape(title) or None)
-    for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left", no_wrap=place > 0)
-    for name, *cells in rows:
-        table.add_row(escape(name), *cells)
-    return table
+    return rich_table(title, *_summary(results), no_wrap=1)
 
 
 def class_table(evaluation: Evaluation) -> Table:
     """A row for each class: its share of the labelled pixels, its IoU by each output, and its other scores."""
-    header, rows = _classes(evaluation)
-    table = Table(title="Scores of each class")
+    return rich_table("Scores of each class", *_classes(evaluation))
+
+
+def rich_table(
+    title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1, no_wrap: int | None = None
+) -> Table:
+    """The first `words` columns are words, the others numbers; from the column `no_wrap` on lines are not broken."""
+    table = Table(title=escape(title) or None)
     for place, name in enumerate(header):
-        table.add_column(name, justify="right" if place else "left")
-    for name, *cells in rows:
-        table.add_row(escape(name), *cells)  # a class may be called "car [parked]"
+        keep = no_wrap is not None and place >= no_wrap
+        table.add_column(escape(name), justify="left" if place < words else "right", no_wrap=keep)
+    for row in rows:
+        table.add_row(*map(escape, row))  # a class may be called "car [parked]"
     return table
 
 
@@ -86,17 +87,8 @@ def image_csv(evaluation: Evaluation) -> str:
     for image in evaluation.worst_first():
         found = [image.scores(name) for name in names]
         labelled = int(image.tallies[names[0]].labelled.sum())
-        rows.append(
-            [
-                image.place,
-                image.name,
-                image.size[1],
-                image.size[0],
-                labelled,
-                *(_text(one.mean_iou) for one in found),
-                *(_text(one.pixel_accuracy) for one in found),
-            ]
-        )
+        scores = [_text(one.mean_iou) for one in found] + [_text(one.pixel_accuracy) for one in found]
+        rows.append([image.place, image.name, image.size[1], image.size[0], labelled, *scores])
     header = ["index", "image", "width", "height", "labelled_pixels"]
     header += [f"mean_iou_{name}" for name in names] + [f"pixel_accuracy_{name}" for name in names]
     return to_csv([header, *rows])

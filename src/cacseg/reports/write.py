@@ -15,8 +15,7 @@ from cacseg.data.sample import SegmentationData
 from cacseg.engine.evaluate import Evaluation
 from cacseg.engine.inference import Inference, Scale, segment
 from cacseg.models.model import SegmentationModel
-from cacseg.reports.confusion import confusion_picture
-from cacseg.reports.sheets import comparison_sheet
+from cacseg.reports.pictures import comparison_sheet, confusion_picture
 from cacseg.reports.tables import as_json, class_csv, confusion_csv, image_csv, markdown, percent
 
 
@@ -57,10 +56,9 @@ def write_evaluation(
             for one in samples
         ]
         model.train(was_training)
-        values = [percent(image.scores(found.output).mean_iou) for image in chosen]
         sheet = comparison_sheet(
             samples,
-            [f"{image.name}   mIoU {value}" for image, value in zip(chosen, values, strict=True)],
+            [f"{image.name}   mIoU {percent(image.scores(found.output).mean_iou)}" for image in chosen],
             [masks],
             [found.output],
             class_names=data.class_names,
