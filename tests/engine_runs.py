@@ -73,10 +73,11 @@ def small_task(model=None, steps=8, rate=0.02, inference=None, optimiser=None, s
     )
 
 
-def small_loaders(train=None, validation=None, batch=4, transform=crop_32, **arguments):
+def small_loaders(train=None, validation=None, transform=crop_32, *, resident=False, **training):
     train = Stripes() if train is None else train
     validation = Stripes("val", 3) if validation is None else validation
-    return Loaders(train, validation, transform, whole, batch=batch, report=lambda text: None, **arguments)
+    options = TrainingOptions(**{"batch": 4, "workers": 0, "scored_train_images": 0, **training})
+    return Loaders(train, validation, transform, whole, options, resident=resident, report=lambda text: None)
 
 
 def run(folder, steps=8, *, task=None, loaders=None, resume=False, passed=None, report=None, **training):

@@ -107,14 +107,8 @@ class Checkpoints(Checkpoint):
     Where a validation is due the checkpoint is written after it: Lightning takes a validation that follows the
     checkpoint for done, and a resumed run would leave it out.
 
-    Args:
-        folder: where the files go.
-        steps: of the whole run.
-        options: how often it saves and validates, and its patience.
-        averaging: whose averages are the model to keep, if any.
-        interrupt: asked after each step.
-        check: called before anything is written, so that a bad state never replaces a good one.
-        report: callback for progress messages.
+    The averages of `averaging`, if any, are the model to keep. `interrupt` is asked after each step. `check` is called
+    before anything is written, so that a bad state never replaces a good one.
     """
 
     def __init__(

@@ -16,6 +16,8 @@ from torch.utils.data import DataLoader
 from cacseg.data import SegmentationData, TrainTransform
 from cacseg.data.transforms import start_worker
 from cacseg.engine._lightning import LightningDataModule
+from cacseg.engine.device import available_cores
+from cacseg.engine.options import TrainingOptions
 from cacseg.engine.resident import Draws, DrawStream, ResidentSplit, cut_crops, load_pictures, load_split
 from cacseg.engine.stream import (
     Batch,
@@ -37,11 +39,7 @@ class Loaders(LightningDataModule):
     Args:
         train, validation: two splits of a data set.
         train_transform, validation_transform: what makes a crop of a sample, and a network's input of an image.
-        batch: images a step, over all devices.
-        accumulate: parts that a step's batch is split into, one after the other.
-        seed: of order and transforms.
-        workers: reading processes of this process; 0 reads in the process itself.
-        scored_train_images: size of the sample of training images.
+        options: batch, accumulate, seed, workers and scored_train_images are used; the batch must be decided.
         resident: whether all images are kept on the device and cropped there; needs a `TrainTransform`.
         report: callback for progress messages.
     """
@@ -52,12 +50,8 @@ class Loaders(LightningDataModule):
         validation: SegmentationData,
         train_transform: Transform,
         validation_transform: Callable[[npt.NDArray[np.uint8]], Tensor],
+        options: TrainingOptions,
         *,
-        batch: int,
-        accumulate: int = 1,
-        seed: int = 0,
-        workers: int = 0,
-        scored_train_images: int = 0,
         resident: bool = False,
         report: Callable[[str], None] = print,
     ) -> None:
@@ -65,9 +59,11 @@ class Loaders(LightningDataModule):
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer validation images than processes
         self.train, self.validation = train, validation
         self.train_transform, self.validation_transform = train_transform, validation_transform
-        self.batch, self.accumulate, self.seed, self.workers = batch, accumulate, seed, workers
+        assert options.batch != "auto"
+        self.batch, self.accumulate, self.seed = options.batch, options.accumulate, options.seed
+        self.workers = min(options.workers, available_cores())  # how many there are changes nothing but the time
         self.resident, self.report = resident, report
-        count = min(scored_train_images, len(train))
+        count = min(options.scored_train_images, len(train))
         self.sample = sorted({round(place) for place in np.linspace(0, len(train) - 1, count).tolist()})
         self.split: ResidentSplit | None = None
         self.pictures_there: dict[str, list[Picture]] = {}

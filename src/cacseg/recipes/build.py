@@ -13,7 +13,6 @@ from cacseg.data import SegmentationData, TestTransform, TrainTransform
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
-from cacseg.engine.device import available_cores
 from cacseg.engine.inference import Inference
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
@@ -219,19 +218,9 @@ def make_loaders(
     validation_data: SegmentationData,
     report: Callable[[str], None] = print,
 ) -> Loaders:
-    data, options = config.data, config.training
+    data = config.data
     settings = {field.name: getattr(data, field.name) for field in fields(TrainTransform)}  # by the same names
-    assert options.batch != "auto"
-    return Loaders(
-        train_data,
-        validation_data,
-        TrainTransform(**{**settings, "ignore_index": train_data.ignore_index}),
-        TestTransform(scale=data.val_scale),
-        batch=options.batch,
-        accumulate=options.accumulate,
-        seed=options.seed,
-        workers=min(options.workers, available_cores()),  # how many there are changes nothing but the time
-        scored_train_images=options.scored_train_images,
-        resident=data.resident is True,
-        report=report,
-    )
+    transform = TrainTransform(**{**settings, "ignore_index": train_data.ignore_index})
+    validated = TestTransform(scale=data.val_scale)
+    resident = data.resident is True
+    return Loaders(train_data, validation_data, transform, validated, config.training, resident=resident, report=report)
