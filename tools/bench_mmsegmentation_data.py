@@ -46,12 +46,13 @@ def our_step(root: Path) -> tuple[Callable[[int], object], dict[str, str]]:
     import numpy as np
 
     from cacseg.data import TrainTransform, open_data, start_worker
+    from cacseg.data.transforms import NUMBERS
 
     start_worker(0)
     data, transform = open_data("ade20k", root, "train"), TrainTransform((512, 512), (2048, 512))
 
     def step(position: int) -> object:
-        return transform(data.read(position % len(data)), np.random.default_rng((0, position)))
+        return transform(data.read(position % len(data)), np.random.default_rng((0, position)).random(NUMBERS))
 
     return step, {"opencv": cv2.__version__, "numpy": np.__version__}
 
