@@ -381,7 +381,7 @@ def test_wrong_convolutions_are_refused():
         convert(nn.Conv2d(D, 4, 1, groups=2))
     with pytest.raises(TypeError, match="Conv1d, Conv2d, Conv3d or Linear; got BatchNorm2d"):
         convert(nn.BatchNorm2d(D))
-    with pytest.raises(ValueError, match=r"which has no bias; got bias=True. Leave the argument out"):
+    with pytest.raises(ValueError, match=r"which has bias=False; got the other\. Leave it out"):
         convert(nn.Conv2d(D, N, 1, bias=False), bias=True)
 
 

@@ -1,4 +1,4 @@
-"""The tables of results in README.md and docs/results.md are those of the records in docs/records."""
+"""The tables of results in README.md and docs are those of the records in docs/records."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from cacseg.reports.comparison import averaged, plus_minus
+from cacseg.recipes.ablate import TABLES
+from cacseg.reports.comparison import ablation_table, averaged, plus_minus
+from cacseg.reports.tables import markdown_table
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "docs" / "records"
@@ -78,3 +80,11 @@ def test_the_gains_in_the_readme():
 @pytest.mark.parametrize(("name", "rows"), [("gains", gain_rows), ("classes", class_rows)])
 def test_the_tables_of_the_results(name, rows):
     assert shown("docs/results.md", name) == list(rows())
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_ablation_tables_are_the_recorded_ones(name):
+    table = ablation_table(pd.read_csv(RECORDS / f"ablation_{name}.csv"), name)
+    page = (ROOT / "docs" / "ablations.md").read_text()
+    (shown,) = re.findall(rf"<!-- {name}:.*?-->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
+    assert shown.strip().splitlines() == markdown_table(table.header, table.rows)

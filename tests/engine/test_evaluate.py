@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from cacseg.data import Sample, normalise, open_data
 from cacseg.engine import evaluate as module
 from cacseg.engine.evaluate import compare_classes, evaluate
-from cacseg.engine.inference import Inference, predict_each, scale_images
+from cacseg.engine.inference import Inference, predict_each
 from cacseg.metrics import boundary_tally, confusion
 from cacseg.models import create_model
 from distributed_evaluation import evaluate_share, small_data, small_model
@@ -132,8 +132,7 @@ def test_other_ways_of_showing_an_image(model, inference):
             images = to_images(Sample(shown, sample.labels), model)
             images = images.flip(-1) if flipped else images
             one = Inference(window=inference.window, stride=inference.stride)
-            shown = [scale_images(images, ratio) for ratio in one.ratios]
-            scores = next(predict_each(lambda x, _: [model.classifier(model.features(x))], shown, (40, 48), one))
+            scores = next(predict_each(lambda x, _: [model.classifier(model.features(x))], [images], (40, 48), one))
             scores = scores.flip(-1) if flipped else scores
             total = total + (scores.softmax(1) if inference.averages else scores)
     assert torch.equal(found.counts["context"], confusion(total[0].argmax(0), labels, 3))

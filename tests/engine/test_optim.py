@@ -6,6 +6,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, PolynomialLR
 
 from cacseg.engine.optim import make_optimiser, parameter_groups, polynomial
+from cacseg.engine.options import OptimiserOptions
 from cacseg.models import create_model
 
 
@@ -63,7 +64,7 @@ def test_sgd_decays_everything_in_one_group():
         model = create_model("fcn_mobilenetv2", 19)
     groups = parameter_groups(model, 0.01, 5e-4)
     assert len(groups) == 1
-    optimiser = make_optimiser("sgd", groups, momentum=0.9)
+    optimiser = make_optimiser(OptimiserOptions(name="sgd", rate=0.01, weight_decay=5e-4), model)
     group = optimiser.param_groups[0]
     assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.01, 0.9, 5e-4)
 
@@ -88,6 +89,6 @@ def test_frozen_parameters_are_left_out():
 
 
 def test_adamw_gets_its_betas():
-    optimiser = make_optimiser("adamw", parameter_groups(nn.Linear(2, 2), 6e-5, 0.01), betas=(0.8, 0.99))
+    optimiser = make_optimiser(OptimiserOptions(name="adamw", rate=6e-5, betas=(0.8, 0.99)), nn.Linear(2, 2))
     assert isinstance(optimiser, torch.optim.AdamW)
     assert optimiser.param_groups[0]["betas"] == (0.8, 0.99)

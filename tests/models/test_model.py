@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from cacseg.engine.inference import Inference, networks_of, predict, predict_each
+from cacseg.engine.inference import Inference, networks_of, predict_each
 from cacseg.models import create_model
 from cacseg.models.layers import crop
 from cacseg.models.model import SegmentationModel
@@ -182,7 +182,8 @@ def test_windows_and_flips_of_a_padded_model_are_those_of_its_calls(shifting):
         torch.testing.assert_close(found, truth)
     way = Inference(window=(45, 61), stride=(40, 40), flip=True)
     (found,) = predict_each(networks_of(shifting, [shifting.default_output]), [images], (53, 75), way)
-    torch.testing.assert_close(found, predict(shifting, images, (53, 75), way))
+    (expected,) = predict_each(lambda shown, _: [shifting(shown)], [images], (53, 75), way)
+    torch.testing.assert_close(found, expected)
 
 
 @torch.no_grad()

@@ -97,9 +97,9 @@ def test_a_resumed_run_does_not_need_the_files_it_started_from(tmp_path):
 def test_there_are_no_more_readers_than_cores(tmp_path, monkeypatch):
     config = small(make_folder(tmp_path / "data"), **{"training.workers": 3})
     data = open_split(config.data, "train")
-    monkeypatch.setattr("cacseg.recipes.build.available_cores", lambda: 2)
+    monkeypatch.setattr("cacseg.engine.loaders.available_cores", lambda: 2)
     assert make_loaders(config, data, data).workers == 2
-    monkeypatch.setattr("cacseg.recipes.build.available_cores", lambda: 8)
+    monkeypatch.setattr("cacseg.engine.loaders.available_cores", lambda: 8)
     assert make_loaders(config, data, data).workers == 3
 
 
