@@ -37,6 +37,17 @@ def test_steps_that_cannot_be_recorded_are_not(settings):
         check_graph(options.model_copy(update={"graph": True}))
 
 
+def test_within_torchrun_its_processes_count(monkeypatch):
+    """Whatever the settings say: a recorded step exchanges no gradients, and a batch is found on one GPU."""
+    options = TrainingOptions(batch="auto", devices=1)
+    assert decide_graph(options, CUDA)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert not decide_graph(options, CUDA)
+    with pytest.raises(ValueError, match=r"with 2 device\(s\)"):
+        find_batch(small_model(), (32, 32), options, CUDA)
+
+
 def test_steps_are_recorded_on_one_gpu():
     options = TrainingOptions(batch=4, devices=1, precision="bf16")
     assert decide_graph(options, CUDA)

@@ -296,6 +296,12 @@ def test_batch_statistics_cannot_be_synchronised_on_cpus(tmp_path):
         run(tmp_path / "run", devices=2)
 
 
+def test_recorded_steps_of_several_processes_are_refused(tmp_path):
+    """Nothing would exchange their gradients."""
+    with pytest.raises(ValueError, match=r"on one device; this run has 2.*training\.graph=false"):
+        run(tmp_path / "run", devices=2, graph=True)
+
+
 def test_folders_that_cannot_be_used(tmp_path):
     check_folder(tmp_path / "new" / "run", resume=False)
     (tmp_path / "file").write_text("x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Sequence
 
 import torch
@@ -47,12 +48,18 @@ def check_graph(training: TrainingOptions) -> None:
         )
 
 
+def _devices(training: TrainingOptions) -> int:
+    """Of the whole run; within torchrun its number of processes."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    shown = 1 if training.accelerator == "cpu" else torch.cuda.device_count()
+    return training.nodes * (shown if training.devices == "auto" else training.devices)
+
+
 def _reasons_against_graph(training: TrainingOptions) -> list[str]:
-    devices = torch.cuda.device_count() if training.devices == "auto" else training.devices
-    if training.accelerator == "cpu":
-        devices = 1 if training.devices == "auto" else training.devices
+    devices = _devices(training)
     found = {
-        f"{devices} devices": devices > 1 or training.nodes > 1,
+        f"{devices} devices": devices > 1,
         "training.precision=fp16": training.precision == "fp16",
         f"training.accumulate={training.accumulate}": training.accumulate > 1,
         "training.compile=true": training.compile,
@@ -65,10 +72,10 @@ def find_batch(model: SegmentationModel, crop: tuple[int, int], training: Traini
 
     Steps of growing batches are run on a copy of the model. The learning rate is left as it is.
     """
-    if device.type != "cuda" or training.nodes > 1 or (training.devices == "auto" and torch.cuda.device_count() > 1):
+    if device.type != "cuda" or _devices(training) > 1:
         raise ValueError(
-            f"training.batch=auto finds what fits on one GPU; this run is on {device.type} with training.devices="
-            f"{training.devices}. Give a number, or set training.devices=1 on a machine with a GPU."
+            f"training.batch=auto finds what fits on one GPU; this run is on {device.type}, with {_devices(training)} "
+            "device(s). Give a number, or set training.devices=1 on a machine with a GPU."
         )
     room = torch.cuda.get_device_properties(device).total_memory * SHARE_FOR_STEPS
     copied = copy.deepcopy(model).to(device).train()

@@ -131,6 +131,10 @@ def train(
         )
         if options.precision == "fp16" and trainer.strategy.root_device.type == "cpu":
             raise ValueError("training in fp16 needs a GPU; this run would be on the CPU. Use bf16 or fp32.")
+        if options.graph is True and trainer.world_size > 1:  # gradients would not be exchanged
+            raise ValueError(
+                f"steps can be recorded on one device; this run has {trainer.world_size}. Set training.graph=false."
+            )
         share = share_of_batch(loaders.batch, loaders.accumulate, trainer.world_size)
         if options.synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
             _check_synchronisable(trainer)
