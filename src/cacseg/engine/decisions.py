@@ -52,7 +52,7 @@ def _devices(training: TrainingOptions) -> int:
     """Of the whole run; within torchrun its number of processes."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return int(os.environ["WORLD_SIZE"])
-    shown = 1 if training.accelerator == "cpu" else torch.cuda.device_count()
+    shown = 1 if training.accelerator == "cpu" else max(1, torch.cuda.device_count())
     return training.nodes * (shown if training.devices == "auto" else training.devices)
 
 
