@@ -1,16 +1,12 @@
 """From a configuration to a run, on folders of pictures."""
 
-import json
-
 import cv2
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
 
 import cacseg
 from cacseg.engine.checkpoints import read_checkpoint
-from cacseg.models.files import read_tensors
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import make_loaders, make_model, run
 from cacseg.recipes.files import read_config
@@ -217,16 +213,14 @@ def test_dilated_blocks_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     all_of_them.save(tmp_path / "all.safetensors")
     assert cacseg.load(tmp_path / "all.safetensors").arguments["dilated_blocks"] == "all"
     names["model.weights"] = str(tmp_path / "all.safetensors")
-    for blocks in (None, "auto"):
-        config = small(root, **names, **{"model.dilated_blocks": blocks})
-        assert make_model(config.model, data, said.append).arguments["dilated_blocks"] == "all"
+    assert make_model(small(root, **names).model, data, said.append).arguments["dilated_blocks"] == "all"
     assert not any(line.startswith("dilated_blocks") for line in said)
     make_model(small(root, **names, **{"model.dilated_blocks": "first"}).model, data, said.append)
     assert any(line.startswith("dilated_blocks of 'first', where the model of") for line in said)
 
 
-def test_dilated_blocks_are_known_by_the_backbone_and_of_older_files(tmp_path):
-    """Whatever the model is called; a file from before there was a choice has the first blocks dilated."""
+def test_dilated_blocks_are_known_by_the_backbone(tmp_path):
+    """Whatever the model is called."""
     root, said = make_folder(tmp_path / "data"), []
     data = open_split(small(root).data, "train")
     named = cacseg.create_model("fcn_mobilenetv2", 3, "plain", dilated_blocks="all", auxiliary=False)
@@ -235,25 +229,13 @@ def test_dilated_blocks_are_known_by_the_backbone_and_of_older_files(tmp_path):
     apart |= {"model.classifier": "plain", "model.auxiliary": False}
     apart["model.weights"] = str(tmp_path / "named.safetensors")
     assert make_model(small(root, **apart).model, data, said.append).arguments["dilated_blocks"] == "all"
-    description = json.dumps({key: value for key, value in named.arguments.items() if key != "dilated_blocks"})
-    file = read_tensors(tmp_path / "named.safetensors")
-    save_file(dict(file.tensors), tmp_path / "old.safetensors", {**file.metadata, "arguments": description})
-    old = {**apart, "model.weights": str(tmp_path / "old.safetensors"), "model.dilated_blocks": "all"}
-    make_model(small(root, **old).model, data, said.append)
-    assert said[-2].startswith("dilated_blocks of 'all', where the model of")
-    assert said[-2].endswith("has 'first'")
-    for blocks in (None, "auto"):
-        kept = make_model(small(root, **{**old, "model.dilated_blocks": blocks}).model, data, said.append)
-        assert kept.arguments["dilated_blocks"] == "first"
 
 
 @pytest.mark.parametrize(
     ("stride", "theirs", "wish", "ours"),
     [
         (32, "first", "auto", "all"),
-        (32, "first", None, "all"),
-        (16, "all", None, "all"),
-        (16, "first", None, "first"),
+        (16, "all", "auto", "all"),
         (16, "first", "auto", "all"),
         (8, "first", "auto", "first"),
     ],

@@ -74,7 +74,8 @@ def test_how_mobilenetv2_dilates():
         model = find_recipe(name).model
         assert model.name.endswith("_mobilenetv2")
         assert (model.dilated_blocks, MODELS[model.name].output_stride) == ("auto", 8)
-    assert find_recipe("ade20k/fcn_mobilenetv2").model.dilated_blocks is None
+    assert find_recipe("ade20k/fcn_mobilenetv2").model.dilated_blocks == "first"
+    assert find_recipe("ade20k/upernet_resnet50").model.dilated_blocks == "auto"
 
 
 def test_what_the_paper_does_not_state_is_said():

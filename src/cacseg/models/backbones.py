@@ -211,14 +211,13 @@ def has_choice_of_blocks(name: str) -> bool:
     return name.startswith("mobilenetv2_")
 
 
-def choose_blocks(given: str | None, backbone: str, output_stride: int) -> str | None:
+def choose_blocks(given: str, backbone: str, output_stride: int) -> str | None:
     """Which blocks of a backbone dilate, "auto" as what it stands for; None where there is no choice."""
+    check_choice("dilated_blocks", given, ("first", "all", "auto"))
     if has_choice_of_blocks(backbone):
-        blocks = "first" if given is None else given
-        check_choice("dilated_blocks", blocks, ("first", "all", "auto"))
         better = "all" if output_stride == 8 else "first"
-        return better if blocks == "auto" else blocks
-    if given not in (None, "auto"):
+        return better if given == "auto" else given
+    if given != "auto":
         raise ValueError(
             f"dilated_blocks is a choice of MobileNetV2 alone; got {given!r} with {backbone}. "
             "Leave it out, or say auto."

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from cacseg._checks import check_choice
+from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.files import check_classes, list_names, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.released_names import looks_like, our_name, reorder_merged_patches
@@ -173,6 +174,8 @@ def _read_arguments(state: Mapping[str, Tensor], model_name: str, prefix: str) -
         "preset": "released",
     }
     notes = []
+    if has_choice_of_blocks(MODELS[model_name].backbone):
+        arguments["dilated_blocks"] = "first"
     if MODELS[model_name].head == "deeplabv3plus":
         notes.append("a checkpoint does not state its dilations: they are taken to be 12, 24 and 36, at a stride of 8")
     if MODELS[model_name].head != "ocrnet" and not any(name.startswith("auxiliary_head.") for name in state):

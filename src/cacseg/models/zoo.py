@@ -95,7 +95,7 @@ def create_model(
     dropout: float | None = None,
     output_stride: int | None = None,
     dilations: Sequence[int] | None = None,
-    dilated_blocks: Literal["first", "all", "auto"] | None = None,
+    dilated_blocks: Literal["first", "all", "auto"] = "auto",
     drop_path: float | None = None,
     padding: str | None = None,
     pad_to_stride: bool = True,
@@ -134,9 +134,9 @@ def create_model(
         output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
         dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
             crops, crop / output_stride.
-        dilated_blocks: which blocks of each stage of a MobileNetV2 dilate at a stride of 8 or 16; None is "first", as
-            in the reference and its checkpoints. "all" keeps what ImageNet weights read in training. "auto" is "all"
-            at a stride of 8, else "first", and is accepted with other backbones too.
+        dilated_blocks: which blocks of each stage of a MobileNetV2 dilate at a stride of 8 or 16: the "first" alone, as
+            in the reference and its checkpoints, or "all", which keeps what ImageNet weights read in training. "auto"
+            is "all" at a stride of 8, else "first"; other backbones take it alone.
         drop_path: of the backbone; None is the model's own, for a head alone 0.
         padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
             `backbone_weights` states, else "".

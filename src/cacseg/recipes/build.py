@@ -21,7 +21,6 @@ from cacseg.engine.train import Result, train
 from cacseg.engine.weights import load_weights
 from cacseg.models import SegmentationModel, create_model
 from cacseg.models.backbones import has_choice_of_blocks
-from cacseg.models.heads import DILATIONS
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
@@ -158,7 +157,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
             "ignore_index": data.ignore_index,
             "pretrained": model.pretrained and model.backbone_weights is None and model.weights is None,
             "dilations": theirs.get("dilations") if model.dilations is None else model.dilations,
-            "dilated_blocks": theirs.get("dilated_blocks", blocks) if blocks in (None, "auto") else blocks,
+            "dilated_blocks": theirs.get("dilated_blocks", blocks) if blocks == "auto" else blocks,
             "classifier_arguments": {**row.classifier, **model.classifier_arguments},
             "loss_arguments": {**row.loss, **model.loss_arguments},
         },
@@ -188,10 +187,7 @@ def variant_of(model: ModelConfig) -> Variant:
 
 
 def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
-    """The dilation settings of a saved model, where this one has the same head or backbone.
-
-    A file from before there was a choice has what there was.
-    """
+    """The dilation settings of a saved model, where this one has the same head or backbone."""
     if not stated:
         return {}
     pairs = ((stated["name"], stated.get("backbone")), (model.name, model.backbone))
@@ -199,12 +195,9 @@ def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any
     networks = {one.backbone.partition(".")[0] for one in (theirs, ours)}
     found: dict[str, Any] = {}
     if theirs.head == ours.head == "deeplabv3plus":
-        found["dilations"] = stated.get("dilations", list(DILATIONS))
+        found["dilations"] = stated["dilations"]
     if len(networks) == 1 and has_choice_of_blocks(ours.backbone):
-        blocks, stride = (
-            stated.get("dilated_blocks", "first"),
-            or_default(stated.get("output_stride"), theirs.output_stride),
-        )
+        blocks, stride = stated["dilated_blocks"], stated["output_stride"]
         if stride == or_default(model.output_stride, ours.output_stride):
             found["dilated_blocks"] = blocks
         elif blocks == "all" or stride == 32:  # these weights read the same at any stride if every block dilates

@@ -75,8 +75,8 @@ class ModelConfig(Section):
     """Stochastic depth of the backbone; none: the model's own."""
     output_stride: Literal[8, 16, 32] | None = None
     """Pixels of the image to one of the backbone's last map; none: the model's own."""
-    dilated_blocks: Literal["first", "all", "auto"] | None = None
-    """Of MobileNetV2; none, auto: those of model.weights, else the first, or with auto all at a stride of 8."""
+    dilated_blocks: Literal["first", "all", "auto"] = "auto"
+    """Of MobileNetV2; auto: those of model.weights, else all at a stride of 8 and the first at 16."""
     dilations: Dilations | None = None
     """Of deeplabv3plus alone; none: those of model.weights, else 12,24,36."""
     class_weights: tuple[NotNegative, ...] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.models import MODELS
@@ -61,6 +61,7 @@ PASCAL_RATES = {"deeplabv3plus": 4e-3, "ocrnet": 1e-3}
 def paper(data_name: str, model_name: str) -> Config:
     """A model of the paper's main table on one of its data sets, with the published schedule."""
     of_data, head = PAPER_DATA[data_name], MODELS[model_name].head
+    blocks: Literal["first", "auto"] = "first" if "mobilenetv2" in model_name else "auto"
     optimiser, schedule, batch = SGD, ScheduleOptions(steps=of_data.steps, power=0.9, minimum=1e-4), of_data.batch
     if "swin" in model_name:
         optimiser, batch = ADAMW, 16
@@ -69,7 +70,7 @@ def paper(data_name: str, model_name: str) -> Config:
         rate = PASCAL_RATES.get(head, PASCAL_RATES["deeplabv3plus"])
         optimiser = SGD.model_copy(update={"rate": rate, "weight_decay": 1e-4})
     return Config(
-        model=ModelConfig(name=model_name, preset="released", pretrained=True),
+        model=ModelConfig(name=model_name, preset="released", pretrained=True, dilated_blocks=blocks),
         data=of_data.data,
         optimiser=optimiser,
         schedule=schedule,
@@ -88,7 +89,7 @@ def paper_note(data_name: str, model_name: str) -> str:
 def folder() -> Config:
     """Images and labels of one's own: images/{train,val}, labels/{train,val}, classes.txt."""
     return Config(
-        model=ModelConfig(name="deeplabv3plus_mobilenetv2", dilated_blocks="auto"),
+        model=ModelConfig(name="deeplabv3plus_mobilenetv2"),
         data=DataConfig(name="folder", crop=(512, 512)),
         optimiser=OptimiserOptions(name="adamw", rate=5e-4, weight_decay=0.01, decay_normalisation=False, clip=5.0),
         schedule=ScheduleOptions(steps=10_000, warmup_steps=200),
