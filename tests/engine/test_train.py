@@ -36,7 +36,7 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
     assert set(scores) == {15, 30}
     assert result.best_mean_iou == max(scores.values()) > 0.3
     assert result.best_step == max(scores, key=scores.get)
-    assert [line.split(":")[0] for line in said] == ["starting", "step 15/30", "step 30/30"]
+    assert [line.split(":")[0] for line in said] == ["starting", "will take about 0", "step 15/30", "step 30/30"]
     names = {path.name for path in (tmp_path / "run").glob("[!.]*")}
     assert names == {"last.ckpt", "last.safetensors", "best.safetensors", "metrics.csv", "scores.json"}
     saved = cacseg.load(tmp_path / "run" / "last.safetensors")
@@ -46,8 +46,8 @@ def test_a_run_learns_and_leaves_its_files(tmp_path):
 def test_a_validation_before_the_first_logged_step_says_its_score(tmp_path):
     said = []
     run(tmp_path / "run", 2, validate_every=1, log_every=2, report=said.append)
-    assert re.fullmatch(r"step 1/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s.*\)", said[1])
-    assert re.fullmatch(r"step 2/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s\)", said[2])
+    assert re.fullmatch(r"step 1/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s.*\)", said[2])
+    assert re.fullmatch(r"step 2/2: mIoU \d+\.\d\d, plain .*, oracle .* \(.* steps/s\)", said[3])
 
 
 def spoiling(task, step):
@@ -431,3 +431,18 @@ def test_a_run_without_progress_stops_and_is_finished(tmp_path, monkeypatch):
         assert [row["step"] for row in csv.DictReader(file) if row["val/mean_iou"]] == ["2", "4", "6"]
     assert run(tmp_path / "run", 30, resume=True, **options).step == 6
     assert run(tmp_path / "run", 30, resume=True, **{**options, "patience": 3}).step == 8
+
+
+def test_a_run_resumed_with_less_patience_is_finished(tmp_path, monkeypatch):
+    """Without a step more: two validations were no better already."""
+    monkeypatch.setattr(SegmentationTask, "mean_iou", property(lambda task: 0.5))
+
+    def fail_after_step_6(text):
+        if text.startswith("step 6/"):
+            raise OSError("the machine goes down")
+
+    with pytest.raises(OSError, match="goes down"):
+        run(tmp_path / "run", 8, validate_every=2, patience=9, save_every=6, report=fail_after_step_6)
+    assert run(tmp_path / "run", 8, resume=True, validate_every=2, patience=1, save_every=6).step == 4
+    found = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert (found["step"], found["finished"]) == (4, True)

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -26,14 +27,15 @@ ADVICE = (
 class DryRun(Callback):
     """Reads, trains and validates one batch as the run will, with gradients, then restores the model's buffers.
 
-    Errors of data, model or memory show here and not at the first validation, hours later. Weights and optimiser are
-    not touched, and `Randomness`, which comes after, sets the random states.
+    Errors of data, model or memory show here and not at the first validation, hours later. Both passes are run twice,
+    and the second is timed: `report` is told what the run will take. Weights and optimiser are not touched, and
+    `Randomness`, which comes after, sets the random states.
 
     `passed`: called on rank 0 when nothing was wrong.
     """
 
-    def __init__(self, passed: Callable[[], None] | None = None) -> None:
-        self.passed = passed
+    def __init__(self, passed: Callable[[], None] | None, report: Callable[[str], None]) -> None:
+        self.passed, self.report = passed, report
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         task: Any = pl_module
@@ -48,13 +50,21 @@ class DryRun(Callback):
                     f"{len(batch.labels)} crops is {task.model.ignore_index}, the ignore index. Do the label files "
                     "hold classes, and is the ignore index right?"
                 )
-            with trainer.precision_plugin.train_step_context():
-                total = task.losses(batch)["total"]
-            # Not backward(): nothing is left in the parameters, and no hook of a distributed wrapper fires.
-            torch.autograd.grad(total, [value for value in task.model.parameters() if value.requires_grad])
+            picture = loaders.first_picture()
+
+            def step() -> None:
+                with trainer.precision_plugin.train_step_context():
+                    total = task.losses(batch)["total"]
+                # Not backward(): nothing is left in the parameters, and no hook of a distributed wrapper fires.
+                torch.autograd.grad(total, [value for value in task.model.parameters() if value.requires_grad])
+
+            def validate() -> None:
+                with torch.no_grad(), trainer.precision_plugin.val_step_context():
+                    task.count(picture)
+
+            step_seconds = _seconds_again(step, task.device)
             task.model.eval()
-            with torch.no_grad(), trainer.precision_plugin.val_step_context():
-                task.count(loaders.first_picture())
+            validation_seconds = _seconds_again(validate, task.device)
         except torch.cuda.OutOfMemoryError as error:
             share, height, width = batch.labels.shape
             raise ValueError(
@@ -67,8 +77,40 @@ class DryRun(Callback):
             with torch.no_grad():
                 for name, value in task.model.named_buffers():
                     value.copy_(kept[name])
-        if self.passed is not None and trainer.is_global_zero:
-            self.passed()
+        if trainer.is_global_zero:
+            if self.passed is not None:
+                self.passed()
+            self.report(_expectation(trainer, task, step_seconds, validation_seconds))
+
+
+def _seconds_again(run: Callable[[], None], device: torch.device) -> float:
+    """Of a second run: the first loads kernels and chooses algorithms."""
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.monotonic()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.monotonic() - started
+
+
+def _expectation(trainer: Trainer, task: Any, step_seconds: float, validation_seconds: float) -> str:
+    """What a run will take, if its images are read as fast as it trains; the optimiser is not timed."""
+    loaders: Loaders = trainer.datamodule  # type: ignore[attr-defined]
+    first, last, every = trainer.global_step, task.schedule.steps, task.training_options.validate_every
+    validations = last // every - first // every + (last % every > 0)
+    images = len(loaders.validation) + len(loaders.sample)
+    seconds = (last - first) * step_seconds * loaders.accumulate
+    seconds += validations * images * validation_seconds / trainer.world_size
+    memory = ""
+    if task.device.type == "cuda":
+        states = 2 * sum(one.nbytes for one in task.model.parameters())
+        memory = f" and {(torch.cuda.max_memory_allocated(task.device) + states) / 2**30:.1f} GiB of GPU memory"
+    return (
+        f"will take about {timedelta(seconds=max(1, round(seconds)))}{memory}: {last - first} steps of "
+        f"{step_seconds * loaders.accumulate:.2g} s, {validations} validations of {images} images"
+    )
 
 
 def random_state() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import logging
 import os
 import sys
@@ -88,7 +89,8 @@ def train(
         first_step = int(checkpoint["global_step"])
         out_of_patience = options.patience is not None and checkpoint["since_best"] >= options.patience
         if first_step >= steps or out_of_patience:
-            write_file(folder / SCORES, checkpoint["scores"])  # which a kill may have prevented
+            scores = {**json.loads(checkpoint["scores"]), "finished": True}  # even if training.patience was lowered
+            write_file(folder / SCORES, json.dumps(scores) + "\n")  # which a kill may have prevented
             report(f"{folder} is finished: {first_step} of {steps} steps are done")
             return Result(first_step, checkpoint["best"], checkpoint["best_step"])
         del checkpoint
@@ -106,7 +108,7 @@ def train(
         report=report,
     )
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
-    callbacks: list[Callback] = [DryRun(passed), Randomness(options.seed), interrupt]
+    callbacks: list[Callback] = [DryRun(passed, report), Randomness(options.seed), interrupt]
     callbacks += [*([averaging] if averaging else []), watch, log]
     callbacks += [*([Bar(log, steps * loaders.accumulate)] if bar else []), checkpoints]
     with _quiet_lightning(), folder_lock(folder), _matmul_precision(options.precision):
