@@ -189,6 +189,10 @@ def test_steps_are_read_from_a_file_that_is_being_written(tmp_path):
     assert last_step(tmp_path) == 0
     (tmp_path / "metrics.csv").write_text("step,loss\n10,0.5\n20,0.4\n30")
     assert last_step(tmp_path) == 20
+    rows = "".join(f"{step},0.4022593526190782\n" for step in range(100, 500))
+    for cut in range(25):  # wherever the part that is read begins
+        (tmp_path / "metrics.csv").write_text(f"step,loss\n{'1' * cut},0\n{rows}")
+        assert last_step(tmp_path) == 499
 
 
 def test_a_run_is_named_after_its_folder():

@@ -144,7 +144,7 @@ def last_step(folder: Path) -> int:
     try:
         with (folder / METRICS).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().split(b"\n")[:-1]
+            lines = file.read().split(b"\n")[1:-1]  # not the header, nor a line whose beginning or end is missing
     except OSError:
         return 0
     steps = [line.split(b",")[0] for line in lines]
