@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import cacseg
-from cacseg.bench.steps import inference_steps, looped_context, looped_loss, loss_steps, train_steps, usual_loss
+from cacseg.bench.steps import inference_steps, looped_loss, loss_steps, train_steps, usual_loss
 from cacseg.cli import app
 
 CPU = torch.device("cpu")
@@ -27,9 +27,7 @@ def test_the_looped_row_computes_what_we_compute():
     classifier = cacseg.ContextAwareClassifier(16, 5, preset="released")
     losses = cacseg.ContextLoss()(classifier(features, labels), labels)
     torch.testing.assert_close(looped_loss(classifier, features, labels), losses["total"], rtol=1e-4, atol=1e-4)
-    context, plain = looped_context(classifier, features)
-    torch.testing.assert_close(context, classifier(features), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(plain, classifier.plain_logits(features), rtol=1e-4, atol=1e-4)
+    plain = classifier.plain_logits(features)
     truth = F.cross_entropy(F.interpolate(plain, size=(16, 20), mode="bilinear"), labels, ignore_index=255)
     torch.testing.assert_close(usual_loss(plain, labels), truth)
 
@@ -41,7 +39,7 @@ def test_every_step_runs():
     for step in steps.values():
         step()
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, batch=2, classes=5, size=32)
-    assert list(steps) == ["plain", OURS, "context", "looped"]
+    assert list(steps) == ["plain", OURS, "context"]
     for step in steps.values():
         step()
     steps = inference_steps("fcn_mobilenetv2", CPU, torch.float32, classes=5, size=32)
@@ -52,12 +50,12 @@ def test_every_step_runs():
 def test_a_preset_is_timed_and_written(tmp_path):
     file = tmp_path / "infer.json"
     command = ["bench", "infer", "--model", "fcn_mobilenetv2", "--device", "cpu", "--dtype", "float32", "--sizes", "32"]
-    command += ["--classes", "5", "--rounds", "1", "--no-looped", "--preset", "paper", "--json", str(file)]
+    command += ["--classes", "5", "--rounds", "1", "--preset", "paper", "--json", str(file)]
     assert CliRunner().invoke(app, command).exit_code == 0
     (written,) = json.loads(file.read_text())
     assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])
     file = tmp_path / "step.json"
-    command = ["bench", "step", *TINY, "--model", "fcn_mobilenetv2", "--size", "64", "--batch", "2", "--no-looped"]
+    command = ["bench", "step", *TINY, "--model", "fcn_mobilenetv2", "--size", "64", "--batch", "2"]
     assert CliRunner().invoke(app, [*command, "--no-auxiliary", "--json", str(file)]).exit_code == 0
     written = json.loads(file.read_text())
     assert (written["auxiliary"], list(written["rows"])) == (False, ["plain", OURS, "context"])
@@ -78,7 +76,7 @@ def test_both_plain_steps_compute_the_same_loss(auxiliary, monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "backward", lambda loss: (losses.append(loss.item()), backward(loss)))
     monkeypatch.setattr(cacseg.ops, "upsampled_cross_entropy", count)
-    options = dict(batch=2, classes=5, size=64, auxiliary=auxiliary, looped=False)
+    options = dict(batch=2, classes=5, size=64, auxiliary=auxiliary)
     steps = train_steps("fcn_mobilenetv2", CPU, torch.float32, **options)
     for name in ("plain", OURS):
         torch.manual_seed(0)  # dropout

@@ -93,8 +93,11 @@ def peak_mib(step: Callable[[], object], device: torch.device) -> float:
 
 def record(rows: dict[str, Row], device: torch.device, **facts: Any) -> dict[str, Any]:
     """Rows, with what it takes to repeat them, for a JSON file."""
+    return {**describe_machine(device), **facts, "rows": {name: row._asdict() for name, row in rows.items()}}
+
+
+def describe_machine(device: torch.device) -> dict[str, Any]:
     hardware = platform.processor() or platform.machine()
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
-    described = {"date": f"{date.today()}", "hardware": hardware, "torch": torch.__version__, "device": device.type}
-    return {**described, **facts, "rows": {name: row._asdict() for name, row in rows.items()}}
+    return {"date": f"{date.today()}", "hardware": hardware, "torch": torch.__version__, "device": device.type}

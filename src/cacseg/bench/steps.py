@@ -78,40 +78,34 @@ def train_steps(
     size: int = 512,
     auxiliary: bool = True,
     preset: PresetName = DEFAULT,
-    looped: bool = True,
 ) -> Steps:
     """A whole training step with AdamW, the auxiliary head's loss included.
 
     Rows: "plain" (F.interpolate and F.cross_entropy), "plain, upsampled_cross_entropy" (the same model with that
-    function in both losses), "context", "looped".
+    function in both losses), "context".
     """
     steps: Steps = {}
     images = torch.randn(batch, 3, size, size, device=device)
     labels = torch.randint(0, classes, (batch, size, size), device=device)
-    for row in (PLAIN, OUR_CROSS_ENTROPY, CONTEXT, *((LOOPED,) if looped else ())):
+    for row in (PLAIN, OUR_CROSS_ENTROPY, CONTEXT):
         torch.manual_seed(0)
-        model = _make_model(model_name, classes, row, preset, auxiliary=auxiliary)
-        steps[row] = _train_step(model.to(device).train(), row, images, labels, dtype)
+        classifier: Literal["plain", "context"] = "context" if row == CONTEXT else "plain"
+        model = create_model(model_name, classes, classifier, preset=preset, auxiliary=auxiliary).to(device).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=6e-5)
+        loss = partial(usual_model_loss if row == PLAIN else _own_loss, model, images, labels)
+        steps[row] = _backward_step(loss, device, dtype, optimizer.zero_grad, optimizer.step)
     return steps
 
 
-def _train_step(
-    model: SegmentationModel, row: str, images: Tensor, labels: Tensor, dtype: torch.dtype
-) -> Callable[[], object]:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-5)
+def _own_loss(model: SegmentationModel, images: Tensor, labels: Tensor) -> Tensor:
+    return model.loss(images, labels)["total"]
 
-    def loss() -> Tensor:
-        if row in (OUR_CROSS_ENTROPY, CONTEXT):  # what `model.loss` of a plain model computes, too
-            return model.loss(images, labels)["total"]
-        features, auxiliary = model._decode(images, with_auxiliary=True)
-        if row == PLAIN:
-            total = usual_loss(model.classifier(features), labels)
-        else:
-            assert isinstance(model.classifier, ContextAwareClassifier)
-            total = looped_loss(model.classifier, features, labels)
-        return total if auxiliary is None else total + model.auxiliary_weight * usual_loss(auxiliary, labels)
 
-    return _backward_step(loss, images.device, dtype, optimizer.zero_grad, optimizer.step)
+def usual_model_loss(model: SegmentationModel, images: Tensor, labels: Tensor) -> Tensor:
+    """Of a plain model, as most code has it: `usual_loss` of its logits, and of the auxiliary head's."""
+    features, auxiliary = model._decode(images, with_auxiliary=True)
+    total = usual_loss(model.classifier(features), labels)
+    return total if auxiliary is None else total + model.auxiliary_weight * usual_loss(auxiliary, labels)
 
 
 def _backward_step(
@@ -141,32 +135,19 @@ def inference_steps(
     size: int = 512,
     mode: Mode = "eager",
     preset: PresetName = DEFAULT,
-    looped: bool = True,
 ) -> Steps:
-    """Logits at the images' size, weights in `dtype`: "plain", "context", "looped"."""
+    """Logits at the images' size, weights in `dtype`, of a "plain" and a "context" model."""
     images = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
     steps: Steps = {}
-    for row in (PLAIN, CONTEXT, *((LOOPED,) if looped and mode == "eager" else ())):
+    kinds: tuple[Literal["plain", "context"], ...] = ("plain", "context")
+    for row in kinds:
         torch.manual_seed(0)
-        model = _make_model(model_name, classes, row, preset).to(device, dtype).eval()
-
-        def infer(model: SegmentationModel = model, row: str = row) -> Tensor:
-            if row != LOOPED:
-                return model(images)
-            assert isinstance(model.classifier, ContextAwareClassifier)
-            logits, _ = looped_context(model.classifier, model.features(images))
-            return F.interpolate(logits, size=images.shape[2:], mode="bilinear", align_corners=False)
-
+        model = create_model(model_name, classes, row, preset=preset).to(device, dtype).eval()
+        infer = partial(model, images)
         # For this size alone: a second size would make torch compile for any, which is slower.
         run = torch.compile(infer, dynamic=False) if mode.startswith("compile") else infer
         steps[row] = _in_mode(torch.inference_mode()(run), mode, device)
     return steps
-
-
-def _make_model(name: str, classes: int, row: str, preset: PresetName, *, auxiliary: bool = True) -> SegmentationModel:
-    """Of a row; "looped" is the released method, whatever the preset."""
-    classifier: Literal["plain", "context"] = "plain" if row in (PLAIN, OUR_CROSS_ENTROPY) else "context"
-    return create_model(name, classes, classifier, preset="released" if row == LOOPED else preset, auxiliary=auxiliary)
 
 
 def _in_mode(step: Callable[[], object], mode: Mode, device: torch.device) -> Callable[[], object]:
@@ -193,30 +174,22 @@ def usual_loss(logits: Tensor, labels: Tensor, align_corners: bool = False) -> T
     return F.cross_entropy(full, labels, ignore_index=255)
 
 
-def looped_context(classifier: ContextAwareClassifier, features: Tensor) -> tuple[Tensor, Tensor]:
-    """Context and plain logits with every probability and every normalised feature stored."""
+def looped_loss(classifier: ContextAwareClassifier, features: Tensor, labels: Tensor) -> Tensor:
+    """The released preset, one class at a time; equal to `ContextLoss` of such a classifier to rounding."""
     weight = classifier.weight.flatten(1)
     b, _, h, w = features.shape
+    directions = F.normalize(features, dim=1)
+    small = F.interpolate(labels[:, None].float(), size=(h, w), mode="nearest")[:, 0].long()
+    classes = [k for k in small.unique().tolist() if k != 255]
+
     plain = F.conv2d(features, classifier.weight, classifier.bias)
     share = plain.softmax(1).flatten(2)
     share = share / (share.sum(-1, keepdim=True) + 1e-12)
     means = share @ features.flatten(2).transpose(1, 2)
     assert classifier.context_projector is not None
-    rows = classifier.context_projector(torch.cat([means, weight.expand(b, -1, -1).to(means.dtype)], -1))
-    directions = F.normalize(features, dim=1).flatten(2)
-    return classifier.scale * (F.normalize(rows, dim=-1) @ directions).view(b, -1, h, w), plain
-
-
-def looped_loss(classifier: ContextAwareClassifier, features: Tensor, labels: Tensor) -> Tensor:
-    """The released preset, one class at a time; equal to `ContextLoss` of such a classifier to rounding."""
-    weight = classifier.weight.flatten(1)
-    h, w = features.shape[2:]
-    directions = F.normalize(features, dim=1)
-    small = F.interpolate(labels[:, None].float(), size=(h, w), mode="nearest")[:, 0].long()
-    classes = [k for k in small.unique().tolist() if k != 255]
-
-    context, plain = looped_context(classifier, features)
     assert classifier.oracle_projector is not None
+    rows = classifier.context_projector(torch.cat([means, weight.expand(b, -1, -1).to(means.dtype)], -1))
+    context = classifier.scale * (F.normalize(rows, dim=-1) @ directions.flatten(2)).view(b, -1, h, w)
     prototypes = weight.detach().clone()
     for k in classes:
         mask = (small == k)[:, None]

@@ -1,4 +1,4 @@
-"""`cacseg bench`: loss, step and infer (plain, ours and the authors' way side by side), and data."""
+"""`cacseg bench`: loss, step and infer (plain and ours side by side); whole jobs, train and predict; and data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rich.table import Table
 
 from cacseg._checks import check_choice
 from cacseg._files import check_target, write_file
+from cacseg.cli import _options as options
 from cacseg.cli._console import messages, say, show, typer
 from cacseg.cli._options import integers
 from cacseg.presets import DEFAULT, PRESETS
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from cacseg.bench.compare import Row
+    from cacseg.bench.jobs import Rate
 
 bench = typer.Typer(help="Timings that you can repeat.", no_args_is_help=True)
 
@@ -29,7 +31,6 @@ Batch = Annotated[int, typer.Option(min=1, help="Images a step.")]
 Classes = Annotated[int, typer.Option(min=2, help="Classes.")]
 Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds, of which medians count.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
-Looped = Annotated[bool, typer.Option("--looped/--no-looped", help="With the authors' way of computing as a row.")]
 Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
@@ -105,7 +106,9 @@ def loss(
     size: Annotated[int, typer.Option(min=1, help="Height and width of the features.")] = 128,
     ratio: Annotated[int, typer.Option(min=1, help="Labels are this many times larger.")] = 4,
     mode: Mode = "eager",
-    looped: Looped = True,
+    looped: Annotated[
+        bool, typer.Option("--looped/--no-looped", help="With the authors' way of computing as a row.")
+    ] = True,
     rounds: Rounds = 10,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -138,7 +141,6 @@ def step(
     size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
     auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
     preset: Preset = DEFAULT,
-    looped: Looped = True,
     rounds: Rounds = 10,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -146,15 +148,15 @@ def step(
 ) -> None:
     """A whole training step of a model with AdamW.
 
-    plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, the
-    context-aware one, and the authors' way of computing.
+    plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, and the
+    context-aware one.
     """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import train_steps
 
     place, kind = _prepare(device, dtype, threads, json_file, overwrite, preset=preset)
     facts = dict(batch=batch, classes=classes, size=size, auxiliary=auxiliary, preset=preset)
-    rows = _timed(train_steps(model, place, kind, looped=looped, **facts), place, rounds)  # type: ignore[arg-type]
+    rows = _timed(train_steps(model, place, kind, **facts), place, rounds)  # type: ignore[arg-type]
     _show(f"training step of {model}, {place} {dtype}: b={batch} {size}x{size}", rows)
     _write(json_file, record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
 
@@ -170,7 +172,6 @@ def infer(
     table: Annotated[bool, typer.Option("--table", help="The paper's efficiency table: 512, 1280 and 2560.")] = False,
     mode: Mode = "eager",
     preset: Preset = DEFAULT,
-    looped: Looped = True,
     rounds: Rounds = 20,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -183,12 +184,128 @@ def infer(
     place, kind = _prepare(device, dtype, threads, json_file, overwrite, mode, preset)
     records = []
     for size in (512, 1280, 2560) if table else integers("--sizes", sizes):
-        options = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)
-        steps = inference_steps(model, place, kind, looped=looped, **options)  # type: ignore[arg-type]
+        facts = dict(batch=batch, classes=classes, size=size, mode=mode, preset=preset)
+        steps = inference_steps(model, place, kind, **facts)  # type: ignore[arg-type]
         rows = _timed(steps, place, rounds)
         _show(f"inference of {model}, {place} {dtype} {mode}: b={batch} {size}x{size}", rows, batch)
-        records.append(record(rows, place, model=model, dtype=dtype, **options, threads=threads, rounds=rounds))
+        records.append(record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
     _write(json_file, records)
+
+
+@bench.command()
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="As of `cacseg train`.")] = "folder",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as of `cacseg train`. Repeatable."),
+    ] = None,
+    root: Annotated[str | None, typer.Option(help="Of the data set; generated JPEGs of 683x512 by default.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row; a quarter more go before.")] = 100,
+    rounds: Rounds = 3,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Images a second of `cacseg train` from files on disk, beside a straightforward PyTorch loop.
+
+    \b
+    cacseg bench train                                                on generated files
+    cacseg bench train msrc21 --root data/msrc21 --set training.precision=bf16
+
+    The loop trains the same plain model with a DataLoader of as many workers, torchvision's v2 transforms (with our
+    reader of files), F.interpolate, F.cross_entropy and AdamW. Rows run in turn; validation is left out.
+    """
+    from cacseg.bench.compare import describe_machine
+    from cacseg.bench.data import write_generated
+    from cacseg.bench.jobs import compare_rates, train_jobs
+    from cacseg.cli._options import open_recipe, read_changes
+    from cacseg.engine.decisions import training_device
+    from cacseg.recipes.config import change
+
+    if json_file is not None:
+        check_target(json_file, overwrite)
+    # Crops are tried once: torchvision has nothing like data.max_share.
+    config = change(open_recipe(recipe)[1], {"data.max_share": 1.0, **read_changes(settings, root)})
+    with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
+        if config.data.root is None and config.data.name == "folder":
+            write_generated(Path(scratch), 128)
+            config = change(config, {"data.name": "ade20k", "data.root": scratch, "data.val_split": "train"})
+        jobs = train_jobs(config, steps)
+        task = bar.add_task("training", total=rounds * len(jobs))
+        rates = compare_rates(jobs, rounds, lambda: bar.advance(task))
+    place, crop, run = training_device(config.training), "x".join(map(str, config.data.crop)), config.training
+    title = f"{run.batch} crops of {crop} a step, {run.precision}, {run.workers} workers"
+    _show_rates(f"training {config.model.name} on {place}: {title}", rates)
+    facts = {"recipe": recipe, "settings": settings or [], "root": root, "steps": steps, "rounds": rounds}
+    _write(
+        json_file, {**describe_machine(place), **facts, "rows": {name: one._asdict() for name, one in rates.items()}}
+    )
+
+
+@bench.command()
+def predict(
+    paths: Annotated[
+        list[str] | None, typer.Argument(help="Images, folders of images, or globs; generated JPEGs by default.")
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="Whose model is used, with random weights.")] = "folder",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of it. Repeatable.")
+    ] = None,
+    classes: Classes = 19,
+    images: Annotated[int, typer.Option(min=1, help="At most so many.")] = 128,
+    device: Device = "",
+    precision: options.Precision = "fp32",
+    batch: options.Batch = 4,
+    workers: options.Workers = options.WORKERS,
+    rounds: Rounds = 3,
+    json_file: JsonFile = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Images a second of `cacseg predict`, files read and masks written, beside a straightforward loop.
+
+    The loop opens an image with Pillow, runs the model on it and saves the mask, one image after the other.
+    """
+    import torch
+
+    import cacseg
+    from cacseg.bench.compare import describe_machine
+    from cacseg.bench.data import write_generated
+    from cacseg.bench.jobs import compare_rates, predict_jobs
+    from cacseg.cli._options import open_recipe, read_changes
+    from cacseg.engine.device import choose_device
+    from cacseg.engine.inputs import find_images
+    from cacseg.recipes.config import change
+
+    if json_file is not None:
+        check_target(json_file, overwrite)
+    place = choose_device(device or "auto")
+    chosen = change(open_recipe(recipe)[1], read_changes(settings, None)).model
+    torch.manual_seed(0)
+    model = cacseg.create_model(chosen.name, classes, chosen.classifier, backbone=chosen.backbone, preset=chosen.preset)
+    with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
+        if not paths:
+            write_generated(Path(scratch), images)
+            paths = [f"{scratch}/ADEChallengeData2016/images"]
+        files = [one.path for one in find_images(paths)][:images]
+        jobs = predict_jobs(model, files, place, precision=precision, batch=batch, workers=workers)
+        task = bar.add_task("predicting", total=(rounds + 1) * len(jobs))
+        compare_rates(jobs, 1, lambda: bar.advance(task))  # fills the file cache, chooses algorithms
+        rates = compare_rates(jobs, rounds, lambda: bar.advance(task))
+    _show_rates(f"prediction of {len(files)} images with {chosen.name} on {place}, {precision}", rates)
+    facts: dict[str, Any] = {"recipe": recipe, "settings": settings or [], "images": len(files), "rounds": rounds}
+    facts |= {"precision": precision, "batch": batch, "workers": workers}
+    _write(
+        json_file, {**describe_machine(place), **facts, "rows": {name: one._asdict() for name, one in rates.items()}}
+    )
+
+
+def _show_rates(title: str, rates: dict[str, Rate]) -> None:
+    table = Table(title=title)
+    table.add_column("", no_wrap=True)
+    for name in ("images/s", "x first", "least", "most"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, one in rates.items():
+        table.add_row(name, f"{one.images_per_second:.1f}", *(f"{ratio:.2f}" for ratio in one[1:]))
+    show(table)
 
 
 @bench.command()

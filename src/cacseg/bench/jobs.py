@@ -1,0 +1,224 @@
+"""Images a second of whole jobs, from files on disk: training and prediction, beside straightforward loops."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from cacseg.bench.steps import usual_model_loss
+from cacseg.data import SegmentationData
+from cacseg.data.class_list import distinct_colours
+from cacseg.engine.decisions import training_device
+from cacseg.engine.device import autocast, available_cores
+from cacseg.engine.inference import Inference
+from cacseg.engine.inputs import Journal, find_images
+from cacseg.engine.predict import SaveOptions, predict_images
+from cacseg.engine.task import SegmentationTask
+from cacseg.engine.train import train
+from cacseg.models.model import SegmentationModel
+from cacseg.recipes.build import decide, make_loaders, make_model
+from cacseg.recipes.config import Config, change
+from cacseg.recipes.protocol import open_split
+
+Jobs = dict[str, Callable[[], float]]
+LOOP = "straightforward loop"
+WARM_UP = 0.25  # of a round's steps or images, beside those that count
+
+
+class Rate(NamedTuple):
+    """What one row reaches, alone and beside the first one."""
+
+    images_per_second: float  # median over the rounds
+    ratio: float  # median of the ratios within each round
+    ratio_least: float
+    ratio_most: float
+
+
+def compare_rates(jobs: Jobs, rounds: int, progress: Callable[[], None] = lambda: None) -> dict[str, Rate]:
+    """Runs every job in turn, `rounds` times; the first one is what the others are compared with."""
+    seen: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            seen[name].append(job())
+            progress()
+    base = seen[next(iter(jobs))]
+    rates = {}
+    for name, values in seen.items():
+        ratios = [ours / theirs for ours, theirs in zip(values, base, strict=True)]
+        rates[name] = Rate(statistics.median(values), statistics.median(ratios), min(ratios), max(ratios))
+    return rates
+
+
+def train_jobs(config: Config, steps: int) -> Jobs:
+    """Training a plain model by a loop with torchvision's transforms; by the engine; and the recipe's own model."""
+    plain = change(config, {"model.classifier": "plain"})
+    rows: Jobs = {LOOP: partial(_time_loop, plain, steps)}
+    for resident in (False, True) if training_device(config.training).type == "cuda" else (False,):
+        for kind, chosen in (("plain", plain), (config.model.preset, config)):
+            words = f"cacseg train, {kind}, {'images on the GPU' if resident else 'images read by workers'}"
+            rows[words] = partial(_time_run, change(chosen, {"data.resident": resident}), steps)
+    return rows
+
+
+class _Measured(Exception):
+    """Ends a run whose timed steps are done."""
+
+
+class _TimedTask(SegmentationTask):
+    first, last, seconds = 0, 0, 0.0
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.trainer.global_step in (self.first, self.last):
+            self.seconds = _now(self.device) - self.seconds
+        if self.trainer.global_step == self.last:
+            raise _Measured
+
+
+def _time_run(config: Config, steps: int) -> float:
+    """Of `cacseg train`, after its first steps."""
+    train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
+    warm_up = max(1, round(WARM_UP * steps))
+    config = change(config, {"schedule.steps": steps + warm_up + 1, "training.validate_every": steps + warm_up + 1})
+    model = make_model(config.model, train_data, _ignore)
+    config = decide(config, model, train_data, validation_data, _ignore)
+    task = _TimedTask(model, config.optimiser, config.schedule, config.training, Inference())
+    task.first, task.last = warm_up, warm_up + steps
+    loaders = make_loaders(config, train_data, validation_data, _ignore)
+    with TemporaryDirectory() as scratch, suppress(_Measured):
+        train(task, loaders, Path(scratch) / "run", report=_ignore, progress=False)
+    return steps * loaders.batch / task.seconds
+
+
+def _ignore(text: str) -> None:
+    pass
+
+
+class _Crops(Dataset[tuple[Tensor, Tensor]]):
+    """Random crops by torchvision's v2 transforms, as its own reference scripts make them."""
+
+    def __init__(self, data: SegmentationData, config: Config, mean: Sequence[float], std: Sequence[float]) -> None:
+        from torchvision import tv_tensors  # type: ignore[import-untyped]
+        from torchvision.transforms import v2  # type: ignore[import-untyped]
+
+        self.data, self.ratios, self.scale, self.kinds = data, config.data.ratios, config.data.scale, tv_tensors
+        fill = {tv_tensors.Image: 0, tv_tensors.Mask: data.ignore_index}
+        self.transform = v2.Compose(
+            [
+                v2.RandomCrop(config.data.crop, pad_if_needed=True, fill=fill),
+                v2.RandomHorizontalFlip(config.data.flip),
+                *([v2.RandomPhotometricDistort()] if config.data.distort else []),
+                v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True),
+                v2.Normalize(list(mean), list(std)),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        from torchvision.transforms.v2 import functional as V2  # type: ignore[import-untyped]
+
+        sample = self.data.read(index)
+        image = self.kinds.Image(torch.from_numpy(sample.image).permute(2, 0, 1))
+        labels = self.kinds.Mask(torch.from_numpy(sample.labels)[None])
+        sides = sample.labels.shape
+        ratio = random.uniform(*self.ratios)
+        if self.scale is not None:
+            ratio *= min(max(self.scale) / max(sides), min(self.scale) / min(sides))
+        size = [max(1, round(ratio * side)) for side in sides]
+        image, labels = self.transform(V2.resize(image, size), V2.resize(labels, size))
+        return image.as_subclass(Tensor), labels[0].as_subclass(Tensor).long()
+
+
+def _time_loop(config: Config, steps: int) -> float:
+    """A model in a plain PyTorch loop, after its first steps: F.interpolate, F.cross_entropy, AdamW, no graphs."""
+    training, data = config.training, open_split(config.data, "train")
+    device = training_device(training)
+    torch.manual_seed(training.seed)
+    layout = torch.channels_last if training.channels_last else torch.contiguous_format
+    model = make_model(config.model, data, _ignore).to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    crops = _Crops(data, config, model.mean, model.std)
+    assert training.batch != "auto"
+    workers = min(training.workers, available_cores())
+    loader = DataLoader(
+        crops,
+        min(training.batch, len(data)),
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        pin_memory=device.type == "cuda",
+    )
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.optimiser.rate)
+    warm_up, started = max(1, round(WARM_UP * steps)), 0.0
+    for number, (images, labels) in enumerate(_forever(loader), 1):
+        shown = images.to(device, memory_format=layout, non_blocking=True)
+        with autocast(device, "fp32" if training.precision == "tf32" else training.precision):
+            loss = usual_model_loss(model, shown, labels.to(device, non_blocking=True))
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if number == warm_up:
+            started = _now(device)
+        if number == warm_up + steps:
+            break
+    return steps * len(images) / (_now(device) - started)
+
+
+def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def predict_jobs(
+    model: SegmentationModel, paths: Sequence[Path], device: torch.device, *, precision: str, batch: int, workers: int
+) -> Jobs:
+    """Masks of files by a loop, by `cacseg predict`, and by that with overlays beside the masks."""
+    model = model.to(device).eval()
+    palette = [(int(r), int(g), int(b)) for r, g, b in distinct_colours(model.num_classes)]
+    inputs = find_images(paths)
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (model.mean, model.std))
+
+    def loop() -> float:
+        with TemporaryDirectory() as scratch, torch.inference_mode(), autocast(device, precision):
+            started = time.perf_counter()
+            for number, path in enumerate(paths):
+                image = np.array(Image.open(path).convert("RGB"))
+                pixels = torch.from_numpy(image).to(device).permute(2, 0, 1) / 255
+                mask = model(((pixels - mean) / std)[None]).argmax(1)[0].byte().cpu().numpy()
+                Image.fromarray(mask).save(Path(scratch) / f"{number}.png")
+            return len(paths) / (time.perf_counter() - started)
+
+    def ours(save: SaveOptions) -> float:
+        with TemporaryDirectory() as scratch, Journal(Path(scratch) / "out", {}) as journal:
+            options: dict[str, Any] = {"device": device, "precision": precision, "batch": batch, "workers": workers}
+            started = time.perf_counter()
+            found = predict_images(model, inputs, journal, palette, save=save, **options)
+            if found.failed:
+                raise ValueError(found.failed[0].reason)
+            return len(paths) / (time.perf_counter() - started)
+
+    return {
+        LOOP: loop,
+        "cacseg predict, masks": lambda: ours(SaveOptions(overlays=False)),
+        "cacseg predict, masks and overlays": lambda: ours(SaveOptions()),
+    }
