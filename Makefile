@@ -10,7 +10,7 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test lint types layers tests gpu bench format clean
+.PHONY: help demo test lint types layers tests gpu bench tables format clean
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -45,6 +45,9 @@ gpu: $(SETUP)  ## the tests that need a CUDA device
 
 bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
 	$(BIN)/cacseg bench loss --device cpu --batch 2
+
+tables: $(SETUP)  ## write the measured tables of README and docs anew
+	$(BIN)/python tools/tables.py
 
 format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff format .

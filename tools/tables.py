@@ -1,0 +1,239 @@
+"""Writes the measured tables of README.md and docs anew: make tables
+
+A table stands between <!-- NAME: ... --> and <!-- /NAME -->. Results come from docs/records (what `cacseg compare` and
+`cacseg ablate` wrote), times and memory from benchmarks/results (what `cacseg bench ... --json` wrote).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cacseg.recipes.ablate import TABLES
+from cacseg.reports.comparison import CELL, ablation_table, averaged, grouped_classes, plus_minus
+from cacseg.reports.tables import markdown_table
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS, TIMES = ROOT / "docs" / "records", ROOT / "benchmarks" / "results"
+KEPT_ASIDE = {
+    "city": "Cityscapes, 19 classes, 512x256",
+    "ccp": "Clothing Co-Parsing, 59 classes",
+    "lmf": "LabelMeFacade, 8 classes",
+}
+DATA = {"camvid": "CamVid", "msrc21": "MSRC-21", "cityscapes_small": "Cityscapes, part, 512x256"}
+MODELS = {"upernet on mobilenetv2_100": "UPerNet-MobileNetV2", "upernet": "UPerNet-MobileNetV2"}
+TITLES = {"overlap": "plain, soft Jaccard", "unadapted": "`tuned`, one classifier for all"}
+ARMS = ("plain", "overlap", "paper", "released", "unadapted", "tuned")
+OURS = "plain, upsampled_cross_entropy"
+
+
+def shown_as(line: Any) -> str:
+    """A mean, and in brackets its difference from plain at equal seeds."""
+    difference = f" ({plus_minus(line.difference, line.difference_error, '+')})"
+    return f"{line.mean:.1f}" + ("" if line.arm == "plain" else difference)
+
+
+def titles(arms: Iterable[str]) -> list[str]:
+    return [TITLES.get(arm, arm if arm == "plain" else f"`{arm}`") for arm in arms]
+
+
+def shipped() -> pd.DataFrame:
+    rows = pd.read_csv(RECORDS / "results.csv")
+    return rows[(rows["own"] == "yes") & (rows["split"] == "val")]
+
+
+def kept_aside() -> pd.DataFrame:
+    rows = pd.read_csv(RECORDS / "kept_aside.csv").replace({"arm": {"plain_overlap": "overlap"}})
+    return rows[rows["own"] == "yes"].rename(columns={"miou": "mean_iou"})
+
+
+def gains(rows: pd.DataFrame, data: dict[str, str], arms: tuple[str, ...]) -> list[list[str]]:
+    """Data, model, steps, and the mIoU of each arm; three seeds or nothing."""
+    found = []
+    for (name, model, steps), lines in averaged(rows, "plain", "mean_iou", CELL).groupby(CELL, sort=False):
+        of_arm = {line.arm: shown_as(line) for line in lines.itertuples() if line.seeds >= 3}
+        found.append([data[name], MODELS[model], str(steps), *(of_arm.get(arm, "") for arm in arms)])
+    return sorted(found, key=lambda row: list(data.values()).index(row[0]))
+
+
+def gains_table() -> list[str]:
+    return markdown_table(["data", "model", "steps", *titles(ARMS)], gains(shipped(), DATA, ARMS))
+
+
+def kept_aside_table() -> list[str]:
+    arms = ("plain", "overlap", "released", "tuned")
+    return markdown_table(["data", "model", "steps", *titles(arms)], gains(kept_aside(), KEPT_ASIDE, arms))
+
+
+def readme_table() -> list[str]:
+    arms = ("plain", "overlap", "released", "tuned")
+    rows = gains(kept_aside(), KEPT_ASIDE, arms) + gains(shipped(), DATA, arms)
+    return markdown_table(["data", "steps", *titles(arms)], [[row[0], *row[2:]] for row in rows])
+
+
+def group_table() -> list[str]:
+    """The mean IoU of classes by their share of the labels."""
+    rows = []
+    lines = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    lines = lines.sort_values("data", key=lambda one: one.map(list(DATA).index), kind="stable")
+    for (name, _, steps, group), of_group in lines.groupby([*CELL, "group"], sort=False):
+        of_arm = {line.arm: shown_as(line) for line in of_group.itertuples() if line.seeds >= 3}
+        rows.append([f"{DATA[name]}, {steps} steps: {group}", *(of_arm.get(arm, "") for arm in ARMS)])
+    return markdown_table(["classes by their share of the labels", *titles(ARMS)], rows)
+
+
+def class_table() -> list[str]:
+    """Of the classes of Cityscapes, kept aside, those whose IoU `tuned` changes by more than five points."""
+    rows, arms = [], ("plain", "plain_overlap", "released", "tuned")
+    recorded = pd.read_csv(RECORDS / "street_scenes_classes.csv")
+    lines = averaged(recorded[recorded["own"] == "yes"], "plain", "iou", ["class"])
+    for name, of_class in lines.groupby("class", sort=False):
+        of_arm = {line.arm: line for line in of_class.itertuples()}
+        if abs(of_arm["tuned"].difference) > 5.0:
+            rows.append([str(name), *(shown_as(of_arm[arm]) for arm in arms)])
+    return markdown_table(["IoU", *titles(("plain", "overlap", "released", "tuned"))], rows)
+
+
+def adapting_table() -> list[str]:
+    """`tuned` beside arms that share its losses and do not adapt, paired by seed."""
+    both = pd.concat([kept_aside(), shipped()])
+    against = {}
+    for base in ("overlap", "unadapted"):
+        lines = averaged(both, base, "mean_iou", CELL)
+        for line in lines[(lines["arm"] == "tuned") & (lines["pairs"] >= 3)].itertuples():
+            cell = line.data, line.steps
+            against.setdefault(cell, {})[base] = plus_minus(line.difference, line.difference_error, "+")
+    names = {**KEPT_ASIDE, **DATA}
+    rows = [
+        [f"{names[data]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
+        for (data, steps), found in against.items()
+    ]
+    return markdown_table(["mIoU of `tuned` beside", *titles(("overlap", "unadapted"))], rows)
+
+
+def ablation(name: str) -> list[str]:
+    table = ablation_table(pd.read_csv(RECORDS / f"ablation_{name}.csv"), name)
+    return markdown_table(table.header, table.rows)
+
+
+def timed(name: str) -> Any:
+    return json.loads((TIMES / f"{name}.json").read_text())
+
+
+def cost(rows: dict[str, Any], name: str) -> str:
+    """A row's time beside plain, and its memory where that was measured."""
+    row = rows[name]
+    if name == "plain":
+        return f"{row['time_ms']:.1f} ms" + ("" if row["memory_mib"] is None else f", {row['memory_mib']:.0f} MiB")
+    shown = f"{row['time_ratio']:.2f}x" if row["time_ratio"] > 1.1 else f"{row['time_ratio']:.3f}x"
+    return shown + ("" if row["memory_ratio"] is None else f", {row['memory_ratio']:.2f}x")
+
+
+def readme_costs() -> list[str]:
+    """The loss from the features on: on a CPU, and on a GPU as a CUDA graph with the memory of the eager run."""
+    arm = timed("arm_cpu_float32")["rows"]
+    runs = [(arm, arm)]
+    runs += [
+        (timed("h200_loss_graph")[index]["rows"], timed(f"h200_{dtype}")["rows"])
+        for index, dtype in enumerate(("float32", "bfloat16"))
+    ]
+    rows = []
+    shown = {"plain": "plain", OURS: "plain, `upsampled_cross_entropy`", "tuned": "`tuned`", "released": "`released`"}
+    for key, title in shown.items():
+        cells = []
+        for graph, eager in runs:
+            if key == "plain":
+                cells.append(f"{graph[key]['time_ms']:.3g} ms, {eager[key]['memory_mib']:.0f} MiB")
+            else:
+                time, memory = graph[key]["time_ratio"], eager[key]["memory_ratio"]
+                cells.append(f"{time:.2f}x time, {memory:.2f}x memory")
+        rows.append([title, *cells])
+    hardware = ["2 Arm cores, float32, b = 2", "H200, float32, b = 4, CUDA graph", "H200, bfloat16, b = 4, CUDA graph"]
+    return markdown_table(["", *hardware], rows)
+
+
+def loss_times() -> list[str]:
+    rows = []
+    for index, dtype in enumerate(("float32", "bfloat16")):
+        eager, graph = timed(f"h200_{dtype}")["rows"], timed("h200_loss_graph")[index]["rows"]
+        names = ("plain", OURS, "tuned", "released", "paper", "looped")
+        rows.append([f"{dtype}, eager", *(cost(eager, name) for name in names)])
+        rows.append([f"{dtype}, CUDA graph", *(cost(graph, name) for name in names[:-1]), ""])
+    return markdown_table(
+        ["time, memory", "plain", OURS, "`tuned`", "`released`", "`paper`", "`released`, looped"], rows
+    )
+
+
+def step_times() -> list[str]:
+    rows = []
+    for entry in timed("h200_step"):
+        title = f"{entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'}"
+        rows.append([title, *(cost(entry["rows"], name) for name in ("plain", OURS, "context"))])
+    return markdown_table(["", "plain", "plain, `upsampled_cross_entropy`", "context-aware (`tuned`)"], rows)
+
+
+def inference_times() -> list[str]:
+    rows, modes = [], {"eager": "eager", "graph": "CUDA graph"}
+    for entry in timed("h200_infer"):
+        both = entry["rows"]
+        rates = [f"{1e3 / both[name]['time_ms']:.1f}" for name in ("plain", "context")]
+        title = f"{entry['size']}, {modes[entry['mode']]}"
+        rows.append([title, *rates, *(cost(both, name) for name in ("plain", "context"))])
+    return markdown_table(["size, mode", "plain, fps", "context, fps", "plain", "context"], rows)
+
+
+def blocks() -> list[str]:
+    rows = [
+        [
+            f"{row['stride']}, {row['blocks']}".replace("32, all", "32"),
+            f"{row['miou']:.1f}",
+            f"{row['correlation']:.2f}",
+        ]
+        for row in timed("dilated_blocks")["rows"]
+    ]
+    return markdown_table(["stride, dilated blocks", "mIoU", "correlation"], rows)
+
+
+Table = Callable[[], list[str]]
+PAGES: dict[str, dict[str, Table]] = {
+    "README.md": {"gains": readme_table, "steps": step_times, "costs": readme_costs},
+    "docs/results.md": {
+        "gains": gains_table,
+        "kept_aside": kept_aside_table,
+        "groups": group_table,
+        "classes": class_table,
+        "adapting": adapting_table,
+    },
+    "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times},
+    "docs/models.md": {"blocks": blocks},
+    "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
+}
+
+
+def rendered(page: str) -> str:
+    """A page with its tables made anew."""
+    text = (ROOT / page).read_text()
+    for name, table in PAGES[page].items():
+        body = "\n".join(table())
+        pattern = rf"(<!-- {name}: .*?-->\n).*?(<!-- /{name} -->)"
+        text, count = re.subn(pattern, rf"\g<1>{body}\n\g<2>", text, flags=re.DOTALL)
+        if count != 1:
+            raise ValueError(f"{page} must have the table {name!r} once; it has it {count} times.")
+    return text
+
+
+def main() -> None:
+    for page in PAGES:
+        before, after = (ROOT / page).read_text(), rendered(page)
+        if before != after:
+            (ROOT / page).write_text(after)
+            print(f"wrote {page}")
+
+
+if __name__ == "__main__":
+    main()
