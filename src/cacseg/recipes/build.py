@@ -25,7 +25,7 @@ from cacseg.models.heads import DILATIONS
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
-from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
+from cacseg.recipes.config import Config, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
 from cacseg.recipes.protocol import open_split
 from cacseg.variants import VARIANTS, Variant
@@ -55,7 +55,7 @@ def run(
             )
         config = keep_decisions(config, saved.config)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
-    check_crops(config.data, train_data)
+    check_crop(config.data.crop, config.data.scale, config.data.ratios, train_data)
     if saved is None:
         check_foreground(train_data)
     seed_all(config.training.seed)
@@ -116,12 +116,6 @@ def decide(
         batch = decided["training.batch"] = find_batch(model, config.data.crop, config.training, device)
         report(f"{batch} images a step fit into the memory of {torch.cuda.get_device_name(device)} (training.batch)")
     return change(config, decided)
-
-
-def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -> None:
-    """Checks that the first images can fill the crop."""
-    sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
-    check_crop(data.crop, data.scale, data.ratios, sizes)
 
 
 def describe(config: ModelConfig, model: SegmentationModel) -> str:
@@ -201,10 +195,8 @@ def _dilation_of(stated: Mapping[str, Any], model: ModelConfig) -> dict[str, Any
     if theirs.head == ours.head == "deeplabv3plus":
         found["dilations"] = stated.get("dilations", list(DILATIONS))
     if len(networks) == 1 and has_choice_of_blocks(ours.backbone):
-        blocks, stride = (
-            stated.get("dilated_blocks", "first"),
-            or_default(stated.get("output_stride"), theirs.output_stride),
-        )
+        blocks = stated.get("dilated_blocks", "first")
+        stride = or_default(stated.get("output_stride"), theirs.output_stride)
         if stride == or_default(model.output_stride, ours.output_stride):
             found["dilated_blocks"] = blocks
         elif blocks == "all" or stride == 32:  # these weights read the same at any stride if every block dilates
