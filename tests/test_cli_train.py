@@ -58,8 +58,8 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["sythetic"], "there is no recipe 'sythetic'. Did you mean synthetic?"),
-        (["synthetic", "--set", "optimizer.rate=1"], "Did you mean optimiser.rate"),
+        (["sythetic"], "there is no recipe 'sythetic'. Did you mean 'synthetic'?"),
+        (["synthetic", "--set", "optimizer.rate=1"], "Did you mean 'optimiser.rate'"),
         (["folder"], "'folder' needs a root"),
         ([], "a recipe is needed"),
         (["--resume", "-o", "nowhere"], "nowhere"),

@@ -30,10 +30,21 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise TypeError(f"{owner} has no argument {name!r}. {hint}")
 
 
-def did_you_mean(name: str, known: Sequence[str], most: int = 3) -> str:
-    """The nearest of the known names, as a question; "" where none is near."""
-    nearest = difflib.get_close_matches(name, known, n=most)
-    return f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
+def did_you_mean(name: str, known: Iterable[str], most: int = 3) -> str:
+    """The nearest of the known names, else those that contain it, as a question; "" where none is near."""
+    known = list(known)
+    return ask(difflib.get_close_matches(name, known, n=most) or [one for one in known if name in one][:most])
+
+
+def ask(names: Iterable[str]) -> str:
+    """Which of these names was meant; "" without names."""
+    listed = " or ".join(map(repr, names))
+    return f"Did you mean {listed}?" if listed else ""
+
+
+def first_few(values: Sequence[object], most: int = 5) -> str:
+    """For an error: "3, 4, 5, 6, 7, ..."."""
+    return ", ".join(map(str, values[:most])) + (", ..." if len(values) > most else "")
 
 
 def check_flags(**flags: bool) -> None:
@@ -233,11 +244,9 @@ def check_label_range(labels: Tensor, num_classes: int, ignore_index: int) -> No
     labels = labels.long()  # n itself may not fit into a narrow type
     wrong = ((labels < 0) | (labels >= num_classes)) & (labels != ignore_index)
     if wrong.any():
-        values = labels[wrong].unique().tolist()
-        listed = ", ".join(str(value) for value in values[:5]) + (", ..." if len(values) > 5 else "")
         raise ValueError(
             f"labels must be in [0, {num_classes}) or the ignore index {ignore_index}; got the values "
-            f"{listed} in {int(wrong.sum())} of {labels.numel()} places. "
+            f"{first_few(labels[wrong].unique().tolist())} in {int(wrong.sum())} of {labels.numel()} places. "
             "Remap them, or set num_classes or ignore_index to fit the data."
         )
 

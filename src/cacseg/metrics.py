@@ -108,6 +108,11 @@ def scores(counts: Int[Tensor, "n n"] | Tally, boundary: Tally | None = None) ->
     )
 
 
+def or_none(score: float) -> float | None:
+    """For JSON, which has no NaN."""
+    return None if math.isnan(score) else score
+
+
 def boundary_tally(
     predictions: Int[Tensor, "*images H W"],
     labels: Int[Tensor, "*images H W"],

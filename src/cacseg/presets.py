@@ -9,13 +9,13 @@ A preset fills in arguments that the caller left None; its fields bear the names
 from __future__ import annotations
 
 from math import inf
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from cacseg._checks import check_choice, check_flags, check_number
-from cacseg.designs import DESIGNS, DesignName
-from cacseg.functional.cross_entropy import PIXEL_AVERAGES, PixelAverage
-from cacseg.functional.labels import LABEL_SAMPLINGS, LabelSampling
-from cacseg.functional.prototypes import SCOPES, Scope
+from cacseg.designs import DesignName
+from cacseg.functional.cross_entropy import PixelAverage
+from cacseg.functional.labels import LabelSampling
+from cacseg.functional.prototypes import Scope
 
 PresetName = Literal["tuned", "released", "paper"]
 DEFAULT: PresetName = "tuned"
@@ -74,17 +74,7 @@ PRESETS: dict[str, Preset] = {
     "released": _RELEASED,
     "paper": Preset(),
 }
-
-
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "oracle_scope": SCOPES,
-    "label_sampling": LABEL_SAMPLINGS,
-    "context_design": tuple(DESIGNS),
-    "oracle_design": tuple(DESIGNS),
-    "distillation_scope": SCOPES,
-    "context_average": PIXEL_AVERAGES,
-    "auxiliary_average": PIXEL_AVERAGES,
-}
+_KINDS = get_type_hints(Preset)
 Value = TypeVar("Value")
 
 
@@ -98,9 +88,9 @@ def fill_preset(name: str, **given: Any) -> Preset:
     check_choice("preset", name, tuple(PRESETS))
     given = {field: value for field, value in given.items() if value is not None}
     for field, value in given.items():
-        if field in _CHOICES:
-            check_choice(field, value, _CHOICES[field])
-        elif isinstance(getattr(PRESETS[name], field), bool):
+        if choices := get_args(_KINDS[field]):
+            check_choice(field, value, choices)
+        elif _KINDS[field] is bool:
             check_flags(**{field: value})
         else:
             share = field == "soft_target_weight"

@@ -82,7 +82,7 @@ def test_a_run_that_fails_ends_no_other(command, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("synthetic", "--arms", "plain,tunde"), "Did you mean tuned"),
+        (("synthetic", "--arms", "plain,tunde"), "Did you mean 'tuned'"),
         (("synthetic", "--seeds", "0,0"), "different numbers"),
         (("synthetic", "--seeds", "0"), "1 or more"),
         (("syntetic",), "synthetic"),

@@ -245,7 +245,7 @@ def test_memory_that_runs_out_is_explained(model, monkeypatch):
     def fail(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate ...")
 
-    monkeypatch.setattr(module, "_predict", fail)
+    monkeypatch.setattr(module, "predict_each", fail)
     with pytest.raises(ValueError, match=r"1 image\(s\) of 48x40 \(image0\) did not fit into the memory of cpu"):
         evaluate(model, Listed([draw((40, 48))]))
 

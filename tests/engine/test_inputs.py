@@ -19,8 +19,8 @@ def names(found):
 
 
 def test_a_folder_is_walked(tree):
-    assert names(find_images([tree])) == ["a/x", "a/y", "a/deep/x", "b/x"]
-    assert names(find_images([tree / "a"])) == ["x", "y", "deep/x"]
+    assert names(find_images([tree])) == ["a/deep/x", "a/x", "a/y", "b/x"]
+    assert names(find_images([tree / "a"])) == ["deep/x", "x", "y"]
 
 
 def test_a_file_is_taken_whatever_its_suffix(tree):
@@ -29,7 +29,7 @@ def test_a_file_is_taken_whatever_its_suffix(tree):
 
 def test_equal_names_in_different_folders_stay_apart(tree):
     assert names(find_images([tree / "a/x.jpg", tree / "b/x.jpg"])) == ["a/x", "b/x"]
-    assert names(find_images([tree / "b", tree / "a"])) == ["b/x", "a/x", "a/y", "a/deep/x"]
+    assert names(find_images([tree / "b", tree / "a"])) == ["b/x", "a/deep/x", "a/x", "a/y"]
     assert names(find_images([str(tree / "*/x.jpg")])) == ["a/x", "b/x"]
     assert names(find_images([str(tree / "a/**/x.*")])) == ["deep/x", "x"]
 
@@ -37,7 +37,7 @@ def test_equal_names_in_different_folders_stay_apart(tree):
 def test_equal_names_but_for_the_suffix_keep_it(tree):
     for name in ("a/x.png", "a/X.bmp"):
         (tree / name).write_bytes(b"")
-    assert names(find_images([tree / "a"])) == ["X.bmp", "x.jpg", "x.png", "y", "deep/x"]
+    assert names(find_images([tree / "a"])) == ["X.bmp", "deep/x", "x.jpg", "x.png", "y"]
     (tree / "a/x.jpg.png").write_bytes(b"")
     found = names(find_images([tree / "a"]))
     assert len({name.lower() for name in found}) == len(found) == 6
@@ -61,7 +61,7 @@ def test_links_are_called_as_they_stand_and_not_as_what_they_lead_to(tree):
     os.symlink(tree / "a", photos / "more")
     os.symlink(photos, tree / "linked")
     for folder in (photos, tree / "linked"):
-        assert names(find_images([folder])) == ["one", "more/x", "more/y", "more/deep/x"]
+        assert names(find_images([folder])) == ["more/deep/x", "more/x", "more/y", "one"]
     assert names(find_images([photos / "one.jpg"])) == ["one"]
     assert names(find_images([str(photos / "*.jpg")])) == ["one"]
 

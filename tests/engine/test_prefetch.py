@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from cacseg.engine import prefetch as module
 from cacseg.engine.prefetch import batch_by_key, prefetch
 
 
@@ -22,7 +23,7 @@ def test_work_is_done_ahead_but_not_without_end():
         started.append(value)
         return value
 
-    results = prefetch(note, range(100), 2, depth=4)
+    results = prefetch(note, range(100), 1)
     assert next(results) == 0
     time.sleep(0.05)
     assert len(started) == 4
@@ -30,9 +31,10 @@ def test_work_is_done_ahead_but_not_without_end():
     assert len(started) == 4
 
 
-@pytest.mark.parametrize("workers", [1, 4])
-def test_large_results_are_fewer_ahead(workers):
+@pytest.mark.parametrize("workers", [2, 5])
+def test_large_results_are_fewer_ahead(workers, monkeypatch):
     """Items as large as they say: 100 bytes hold ten of 10, two of 40; one of 1000 must go on all the same."""
+    monkeypatch.setattr(module, "MAX_BYTES", 100)
     started = []
 
     def make(size):
@@ -41,7 +43,7 @@ def test_large_results_are_fewer_ahead(workers):
 
     def run_with(size):
         started.clear()
-        results = prefetch(make, [size] * 50, workers, depth=20, nbytes=int, max_bytes=100)
+        results = prefetch(make, [size] * 50, workers, nbytes=int)
         most = 0
         for taken in range(1, 51):
             assert next(results) == size
@@ -55,9 +57,10 @@ def test_large_results_are_fewer_ahead(workers):
     assert 5 < run_with(10) <= 10
 
 
-def test_large_things_are_not_held_back_for_their_kind():
+def test_large_things_are_not_held_back_for_their_kind(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BYTES", 130)
     items = [(1, 60), (2, 60), (3, 60), (1, 60)]
-    found = list(batch_by_key(items, lambda one: one[0], 4, nbytes=lambda one: one[1], max_bytes=130))
+    found = list(batch_by_key(items, lambda one: one[0], 4, nbytes=lambda one: one[1]))
     assert [one[0][0] for one in found] == [1, 2, 3, 1]
     assert [len(one) for one in batch_by_key(items, lambda one: one[0], 4)] == [2, 1, 1]
 

@@ -332,12 +332,12 @@ def test_a_disk_without_room_is_refused_before_training(tmp_path):
     ],
 )
 def test_a_crop_that_no_image_fills_is_refused(crop, scale, ratios, fits):
-    sizes = [(100, 150)]
+    data = Stripes(length=1, size=(100, 150), block=50)
     if fits:
-        check_crop(crop, scale, ratios, sizes)
+        check_crop(crop, scale, ratios, data)
     else:
         with pytest.raises(ValueError, match="must fit into an image at its largest"):
-            check_crop(crop, scale, ratios, sizes)
+            check_crop(crop, scale, ratios, data)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("wandb") is not None, reason="asks for wandb where there is none")

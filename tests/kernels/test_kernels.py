@@ -171,9 +171,14 @@ def test_distillation(dtype, scope, soft):
     labels = draw_labels(5, 2, 10, 18)
     labels[1] = 255 if scope == "image" else labels[1]  # an image without any label
     common = dict(scope=scope, soft_target_weight=soft)
+
+    def distilled(p, form):
+        found = ops.pixel_losses(p, oracle.to(p.dtype), labels, form, overlap=False, impl="triton", **common)
+        return found["distillation"]
+
     for form in DISTILLATION_FORMS:
         check(
-            lambda p, f=form: ops.distillation(p, oracle.to(p.dtype), labels, f, impl="triton", **common),
+            lambda p, f=form: distilled(p, f),
             lambda p, f=form: functional.distillation(p, oracle.to(p.dtype), labels, f, **common),
             [context],
             dtype,
@@ -224,7 +229,7 @@ def test_distillation_and_overlap_together(monkeypatch, block, scope):
     leaf = context.clone().requires_grad_()
     both = ops.pixel_losses(leaf, oracle, labels, impl="triton", **options)
     alone = {
-        "distillation": ops.distillation(leaf, oracle, labels, impl="triton", **options),
+        **ops.pixel_losses(leaf, oracle, labels, overlap=False, impl="triton", **options),
         "overlap": ops.overlap_loss(leaf, labels, impl="triton"),
     }
     assert list(both) == list(alone)

@@ -49,7 +49,7 @@ def test_pooling_one_image_in_training_says_what_to_do():
     [
         (lambda: FCN(CHANNELS, 16), (2, 2)),
         (lambda: FCN(CHANNELS, 16, level=None, num_convs=1, kernel_size=1, concat_input=False), (13, 9)),
-        (lambda: DeepLabV3Plus(CHANNELS, 16, low_level_channels=3), (13, 9)),
+        (lambda: DeepLabV3Plus(CHANNELS, 16), (13, 9)),
         (lambda: UPerNet(CHANNELS, 16), (13, 9)),
     ],
 )
@@ -63,7 +63,7 @@ def test_a_head_turns_a_pyramid_into_features(make, size):
 
 
 def test_ocrnet_also_reads_region_logits():
-    head = OCRNet(CHANNELS, 16, key_channels=8)
+    head = OCRNet(CHANNELS, 16)
     regions = torch.randn(2, 5, 13, 9, requires_grad=True)
     features = head(draw_pyramid(), regions)
     assert features.shape == (2, 16, 13, 9)

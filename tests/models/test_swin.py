@@ -7,7 +7,7 @@ import torch
 from timm.models.swin_transformer import SwinTransformerBlock, WindowAttention
 
 from cacseg.models.backbones import make_backbone
-from cacseg.models.reference import from_windows, shifted_window_mask, to_windows, windowed_attention
+from cacseg.models.reference import shifted_window_mask, windowed_attention
 
 
 def naive_windowed_attention(x, attention, window, shift):
@@ -63,14 +63,6 @@ def test_where_nothing_is_padded_the_block_is_timms():
     x = torch.randn(2, 8, 12, 6).double()
     ours = windowed_attention(x, block.attn, (4, 4), (2, 2), shifted_window_mask(x, (4, 4), (2, 2)))
     torch.testing.assert_close(ours, block._attn(x))
-
-
-def test_windows_come_back_in_place():
-    x = torch.randn(2, 8, 12, 3)
-    windows = to_windows(x, (4, 6))
-    assert windows.shape == (8, 24, 3)
-    torch.testing.assert_close(windows[1].view(4, 6, 3), x[0, :4, 6:])
-    torch.testing.assert_close(from_windows(windows, (4, 6), (8, 12)), x)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from cacseg.variants import VARIANTS
 
 def test_every_row_is_in_one_table():
     assert [name for table in TABLES for name in rows_of(table)] == list(VARIANTS)
-    with pytest.raises(ValueError, match="Did you mean loss"):
+    with pytest.raises(ValueError, match="Did you mean 'loss'"):
         rows_of("los")
 
 

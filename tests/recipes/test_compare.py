@@ -88,7 +88,7 @@ def test_arms_of_the_command_line_and_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("names", "more", "words"),
     [
-        ("plain,tunde", [], "Did you mean tuned"),
+        ("plain,tunde", [], "Did you mean 'tuned'"),
         ("plain", ["mine"], "NAME:KEY=VALUE"),
         ("plain", ["plain:model.preset=paper"], "new name"),
         ("plain", ["a/b:model.preset=paper"], "letters"),
@@ -118,7 +118,7 @@ def test_what_all_runs_would_meet_is_found_before_the_first(tmp_path):
     base = change(BASE, {"data.crop": 999})
     with pytest.raises(ValueError, match="plain-400-0: the crop must fit"):
         check_runs(make_plan(base, TWO, [0]))
-    with pytest.raises(ValueError, match=r"no row 'design_z' .*Did you mean design_"):
+    with pytest.raises(ValueError, match=r"no row 'design_z' .*Did you mean 'design_"):
         check_runs([make_plan(BASE, {"one": {"model.variant": "design_z"}}, [0])[0]])
     with pytest.raises(ValueError, match=r"with model\.classifier=plain; got 'loss_a'"):
         check_runs(make_plan(BASE, {"one": {"model.variant": "loss_a", "model.classifier": "plain"}}, [0]))

@@ -52,7 +52,7 @@ def test_a_setting_reads_as_its_type(text, value):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("optimizer.rate=1", "no setting 'optimizer.rate'. Did you mean optimiser.rate"),
+        ("optimizer.rate=1", "no setting 'optimizer.rate'. Did you mean 'optimiser.rate'"),
         ("rate=1", "no setting 'rate'. Did you mean"),
         ("optimiser.rate=fast", "optimiser.rate: input should be a valid number.*got 'fast'"),
         ("optimiser.rate=-1", "optimiser.rate: input should be greater than 0; got -1"),
@@ -89,10 +89,10 @@ def test_a_wrong_setting_is_one_line(text, words):
 @pytest.mark.parametrize(
     ("section", "key", "words"),
     [
-        ("optimiser", "rte", "there is no setting 'optimiser.rte'. Did you mean optimiser.rate?"),
-        ("training", "steps", "there is no setting 'training.steps'. Did you mean schedule.steps?"),
+        ("optimiser", "rte", "there is no setting 'optimiser.rte'. Did you mean 'optimiser.rate'?"),
+        ("training", "steps", "there is no setting 'training.steps'. Did you mean 'schedule.steps'?"),
         ("model", "qqq", "there is no setting 'model.qqq'. `cacseg train --settings` lists them all."),
-        ("", "modle", "there is no section 'modle'. Did you mean model?"),
+        ("", "modle", "there is no section 'modle'. Did you mean 'model'?"),
         ("", "qqq", "there is no section 'qqq'. There are model, data, optimiser, schedule, training."),
     ],
 )

@@ -87,7 +87,7 @@ def test_what_the_paper_does_not_state_is_said():
 
 def test_a_mistyped_name_gets_the_nearest():
     with pytest.raises(
-        ValueError, match=r"no recipe 'ade20k/upernet_swin_tinny'. Did you mean ade20k/upernet_swin_tiny"
+        ValueError, match=r"no recipe 'ade20k/upernet_swin_tinny'. Did you mean 'ade20k/upernet_swin_tiny'"
     ):
         find_recipe("ade20k/upernet_swin_tinny")
     with pytest.raises(ValueError, match="cacseg train --list"):

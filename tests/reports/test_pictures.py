@@ -1,6 +1,7 @@
 """Pictures: what can be checked without eyes. They were looked at, with 6, 21 and 150 classes."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,11 +58,11 @@ def test_a_sheet_shows_every_sample_and_the_classes_that_occur():
         for size in ((40, 60), (60, 40))
     ]
     masks = [[np.full(one.labels.shape, 2, np.uint8) for one in samples]] * 2
-    arguments = dict(class_names=["a", "b", "c", "d"], palette=palette, height=64)
-    sheet = comparison_sheet(samples, ["first", "second"], masks, ["one", "two"], **arguments)
+    data = SimpleNamespace(class_names=["a", "b", "c", "d"], palette=palette, ignore_index=255)
+    sheet = comparison_sheet(samples, ["first", "second"], masks, ["one", "two"], data)
     assert sheet.dtype == np.uint8
-    assert sheet.shape[0] > 2 * 64
-    assert sheet.shape[1] >= 6 * 64 * 2 / 3
+    assert sheet.shape[0] > 2 * 160
+    assert sheet.shape[1] >= 6 * 160 * 2 / 3
     colours = {tuple(colour) for colour in np.unique(sheet.reshape(-1, 3), axis=0).tolist()}
     assert palette[2] in colours
     assert palette[3] not in colours  # occurs nowhere, so it is not in the legend either
@@ -72,6 +73,6 @@ def test_a_panorama_does_not_widen_the_sheet():
     widths = []
     for width in (80, 800):
         sample = Sample(np.zeros((40, width, 3), np.uint8), np.zeros((40, width), np.uint8))
-        arguments = dict(class_names=["a"], palette=[(9, 9, 9)], height=64)
-        widths.append(comparison_sheet([sample], ["x"], [[sample.labels]], ["one"], **arguments).shape[1])
+        data = SimpleNamespace(class_names=["a"], palette=[(9, 9, 9)], ignore_index=255)
+        widths.append(comparison_sheet([sample], ["x"], [[sample.labels]], ["one"], data).shape[1])
     assert widths[0] == widths[1]

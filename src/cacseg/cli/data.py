@@ -98,16 +98,16 @@ def check(
 
 
 def _print(report: Report) -> None:
-    from cacseg.data.check import class_table
     from cacseg.reports.tables import rich_table
 
     for one in report.splits:
         sizes = sorted(one.sizes, key=lambda size: -one.sizes[size])
         listed = ", ".join(f"{w}x{h} ({one.sizes[h, w]})" for h, w in sizes[:3]) + (", ..." if len(sizes) > 3 else "")
         title = f"{report.name} {one.split}: {one.images} images, {listed or 'none readable'}"
+        labelled = max(1, int(one.pixels[: len(report.class_names)].sum()))
         rows = [
-            [f"{label} {name}", f"{pixels:,}", f"{100 * share:.2f}", f"{images:,}"]
-            for label, (name, pixels, share, images) in enumerate(class_table(report, one))
+            [f"{k} {name}", f"{one.pixels[k]:,}", f"{100 * one.pixels[k] / labelled:.2f}", f"{one.images_with[k]:,}"]
+            for k, name in enumerate(report.class_names)
         ]
         ignored, total = int(one.pixels[255]), max(1, int(one.pixels.sum()))
         rows.append(["ignored", f"{ignored:,}", f"({100 * ignored / total:.2f} of all)", ""])

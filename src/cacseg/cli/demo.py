@@ -95,14 +95,6 @@ def _evaluate(folder: Path, runs: Sequence[Path], images: int) -> list[Evaluatio
             percent(one.images[k].scores(kind).mean_iou) for kind, one in zip(KINDS, evaluations, strict=True)
         )
         names.append(f"{data.image_name(k)}   mIoU: plain {plain}, context {context}")
-    sheet = comparison_sheet(
-        samples,
-        names,
-        masks,
-        ["plain model", "context model"],
-        class_names=data.class_names,
-        palette=data.palette,
-        ignore_index=data.ignore_index,
-    )
+    sheet = comparison_sheet(samples, names, masks, ["plain model", "context model"], data)
     save_picture(folder / "scenes.png", sheet)
     return evaluations

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from rich.progress import track
-from rich.table import Table
 
 from cacseg.cli._console import messages, out, say, show, typer
 
@@ -29,6 +28,7 @@ def models(
     from cacseg.models import MODELS
     from cacseg.models.summary import summarise
     from cacseg.models.zoo import HEADS
+    from cacseg.reports.tables import rich_table
 
     known = list(MODELS if backbone is None else HEADS)
     names = [name for name in known if match.lower() in name]
@@ -46,15 +46,13 @@ def models(
         print(json.dumps({"num_classes": num_classes, "size": size, "backbone": backbone, "models": entries}, indent=2))
         return
     on = "" if backbone is None else f" on {backbone}"
-    table = Table(title=f"{num_classes} classes{on}, FLOPs of one {size}x{size} image")
-    table.add_column("model", no_wrap=True)
-    for column in ("plain\nM", "context\nM", "deployed\nM", "plain\nGFLOPs", "context\nGFLOPs"):
-        table.add_column(column, justify="right", no_wrap=True)
+    header = ["model", "plain\nM", "context\nM", "deployed\nM", "plain\nGFLOPs", "context\nGFLOPs"]
+    cells = []
     for name, plain, context in rows:
         millions = (plain.parameters, context.parameters, context.deployed_parameters)
         flops = (plain.flops, context.flops)
-        table.add_row(name, *(f"{count / 1e6:.2f}" for count in millions), *(f"{count / 1e9:.1f}" for count in flops))
-    show(table)
+        cells.append([name, *(f"{count / 1e6:.2f}" for count in millions), *(f"{count / 1e9:.1f}" for count in flops)])
+    show(rich_table(f"{num_classes} classes{on}, FLOPs of one {size}x{size} image", header, cells, no_wrap=0))
     if backbone is None:
         out.print("Heads for any hierarchical backbone of timm: fcn, deeplabv3plus, upernet, ocrnet (--backbone NAME).")
 

@@ -211,12 +211,3 @@ def _sheet(data: FileData, rows: int, broken: Container[int]) -> npt.NDArray[np.
     titles = ["image", "labels", "overlay"] * (len(cells[0]) // 3)
     sheet = contact_sheet(cells, titles=titles, names=names)
     return np.concatenate([sheet, legend(data.class_names, data.palette, sheet.shape[1])])
-
-
-def class_table(report: Report, split: SplitReport) -> list[tuple[str, int, float, int]]:
-    """Rows of (class, pixels, share of the labelled pixels, images)."""
-    total = max(1, int(split.pixels[: len(report.class_names)].sum()))
-    return [
-        (name, int(split.pixels[k]), int(split.pixels[k]) / total, int(split.images_with[k]))
-        for k, name in enumerate(report.class_names)
-    ]

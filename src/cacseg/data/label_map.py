@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from cacseg._checks import first_few
 from cacseg.data.decode import Labels
 from cacseg.data.sample import Colour
 
@@ -80,9 +81,9 @@ class LabelMap:
         classes = allowed[self.table[allowed] != IGNORE]
         gaps = " with gaps" if len(classes) != classes[-1] - classes[0] + 1 else ""
         return ValueError(
-            f"{where} holds the label {_listed(found[wrong].tolist())} in {counts[wrong].sum()} of {values.size} "
+            f"{where} holds the label {first_few(found[wrong].tolist())} in {counts[wrong].sum()} of {values.size} "
             f"pixels. The {self.num_classes} classes are {classes[0]} to {classes[-1]}{gaps}; ignored is "
-            f"{_listed(ignored) or 'nothing'}. Mend the file, the list of classes or the ignore index."
+            f"{first_few(ignored) or 'nothing'}. Mend the file, the list of classes or the ignore index."
         )
 
     def _from_colours(self, colours: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.uint8]:
@@ -129,10 +130,6 @@ def identity_map(
         raise ValueError(f"ignore_index must be a value that an image file can hold, 0 to 65535; got {ignore_index}.")
     values = {label: label for label in range(num_classes)} | {ignore_index: IGNORE}
     return LabelMap(values, num_classes=num_classes, colours=colours, ignored_colours=ignored_colours)
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(str(value) for value in values[:5]) + (", ..." if len(values) > 5 else "")
 
 
 def _pack(colours: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList
 from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_image, decode_labels
 from cacseg.data.files import Files, open_files
@@ -120,10 +121,10 @@ def check_listing(listing: Listing, files: Files, where: str) -> None:
         ("label file", "image", IMAGE_SUFFIXES, listing.unpaired_labels),
     ):
         if paths:
-            shown = ", ".join(files.where(path) for path in paths[:3]) + (", ..." if len(paths) > 3 else "")
+            listed = first_few([files.where(path) for path in paths], 3)
             raise ValueError(
                 f"every {kind} needs its {other}, of the same path and name; {len(paths)} of {where} have none: "
-                f"{shown}. Add what is missing ({', '.join(suffixes)}) or remove these files."
+                f"{listed}. Add what is missing ({', '.join(suffixes)}) or remove these files."
             )
     if not listing.pairs:
         raise ValueError(f"{where} is empty: no image and label files there.")

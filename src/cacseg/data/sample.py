@@ -45,13 +45,14 @@ class SegmentationData(Protocol):
     def read(self, index: int) -> Sample: ...
 
 
-def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
-    """Labels have the size of their image and hold classes or the ignore index; takes microseconds."""
+def read_sample(data: SegmentationData, index: int) -> Sample:
+    """A sample whose labels have the size of their image and hold classes or the ignore index, or an error."""
+    sample = data.read(index)
     labels, count = sample.labels, len(data.class_names)
     name = f"{data.name}, {data.split}: {data.image_name(index)}"
     check_one_size(sample.image, labels, name, "its labels")
     if int(labels.max(initial=0)) < count:
-        return
+        return sample
     wrong = sorted(set(np.unique(labels[labels >= count]).tolist()) - {data.ignore_index})
     if wrong:
         raise ValueError(
@@ -59,6 +60,7 @@ def check_sample(data: SegmentationData, index: int, sample: Sample) -> None:
             f"{', '.join(map(str, wrong[:5]))} ({name}). Is the ignore index, or the list of classes, that of another "
             "data set?"
         )
+    return sample
 
 
 def check_one_size(

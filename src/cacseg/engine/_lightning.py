@@ -1,18 +1,8 @@
-"""What is used of Lightning."""
+"""What Lightning knows of the processes of a run."""
 
 from __future__ import annotations
 
-from lightning.fabric.plugins import CheckpointIO as CheckpointIO
-from lightning.fabric.utilities.exceptions import MisconfigurationException as MisconfigurationException
-from lightning.pytorch import Callback as Callback
-from lightning.pytorch import LightningDataModule as LightningDataModule
-from lightning.pytorch import LightningModule as LightningModule
-from lightning.pytorch import Trainer as Trainer
-from lightning.pytorch.callbacks import Checkpoint as Checkpoint
-from lightning.pytorch.callbacks import RichProgressBar as RichProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger as TensorBoardLogger
-from lightning.pytorch.loggers.logger import Logger as Logger
-from lightning.pytorch.utilities import rank_zero_only as rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 
 
 def is_first_process() -> bool:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from cacseg.engine._lightning import Callback, LightningModule, Trainer
 from cacseg.engine.loaders import Loaders
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -196,11 +196,13 @@ class Interrupt(Callback):
         except ValueError:  # signals belong to the main thread
             self.previous = {}
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._restore()
+    def on_train_end(self, *_: Any) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous = {}
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._restore()
+    def on_exception(self, *_: Any) -> None:
+        self.on_train_end()
 
     def wanted(self, trainer: Trainer) -> bool:
         """Whether the run should stop after this step; the same in every process."""
@@ -217,11 +219,6 @@ class Interrupt(Callback):
             self.report("stopping after this step, and its validation if one is due; once more ends at once")
         elif number == signal.SIGINT and now - self.first_time > ECHO_SECONDS:
             raise KeyboardInterrupt
-
-    def _restore(self) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous = {}
 
 
 class Watch(Callback):

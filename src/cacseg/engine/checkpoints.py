@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor, nn
 
 from cacseg._files import write_file
-from cacseg.engine._lightning import Callback, Checkpoint, CheckpointIO, LightningModule, Trainer
 from cacseg.engine.callbacks import Interrupt, Stopped
 from cacseg.engine.options import TrainingOptions
 from cacseg.engine.task import SplitScores
+from cacseg.metrics import or_none
 
 LAST, LAST_MODEL, BEST_MODEL = "last.ckpt", "last.safetensors", "best.safetensors"
 SCORES = "scores.json"
@@ -117,10 +119,10 @@ class Checkpoints(Checkpoint):
         *,
         steps: int,
         options: TrainingOptions,
-        averaging: Averaging | None = None,
-        interrupt: Interrupt | None = None,
-        check: Callable[[Trainer], None] | None = None,
-        report: Callable[[str], None] = print,
+        averaging: Averaging | None,
+        interrupt: Interrupt,
+        check: Callable[[Trainer], None],
+        report: Callable[[str], None],
     ) -> None:
         self.folder = folder
         self.steps, self.options = steps, options
@@ -140,9 +142,6 @@ class Checkpoints(Checkpoint):
         self.since_best, self.seconds = checkpoint["since_best"], checkpoint["seconds"]
         self.scores = checkpoint["scores"]
 
-    def validation_due(self, step: int) -> bool:
-        return step % self.options.validate_every == 0 or step == self.steps
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.seen_step = trainer.global_step
         self.started = time.monotonic()
@@ -156,9 +155,9 @@ class Checkpoints(Checkpoint):
         self.seen_step = step
         if step == self.steps:
             trainer.should_stop = True  # Lightning then validates, whatever the interval
-        if self.validation_due(step):
+        if step == self.steps or step % self.options.validate_every == 0:
             return
-        stop = self.interrupt is not None and self.interrupt.wanted(trainer)
+        stop = self.interrupt.wanted(trainer)
         if stop or step % self.options.save_every == 0:
             self.save(trainer)
         if stop:
@@ -181,7 +180,7 @@ class Checkpoints(Checkpoint):
                     f"no better mIoU in {self.since_best} validations (training.patience): stopping at step "
                     f"{trainer.global_step}; the best was {100 * self.best:.2f} at step {self.best_step}"
                 )
-        elif trainer.global_step < self.steps and self.interrupt is not None and self.interrupt.wanted(trainer):
+        elif trainer.global_step < self.steps and self.interrupt.wanted(trainer):
             raise Stopped(trainer.global_step)
 
     def _finished(self, trainer: Trainer) -> bool:
@@ -213,8 +212,7 @@ class Checkpoints(Checkpoint):
 
     def save(self, trainer: Trainer, *, best: bool = False) -> None:
         """The model, then the state to resume from: a kill in between repeats the model's step and its file."""
-        if self.check is not None:
-            self.check(trainer)
+        self.check(trainer)
         task: Any = trainer.lightning_module
         if trainer.is_global_zero:
             with nullcontext() if self.averaging is None else self.averaging.applied(task):
@@ -228,14 +226,10 @@ def _as_json(found: SplitScores) -> dict[str, Any]:
 
     def numbers(values: Any) -> dict[str, Any]:
         means = ("mean_iou", "mean_accuracy", "pixel_accuracy")
-        return {**{name: _number(getattr(values, name)) for name in means}, "iou": [*map(_number, values.iou.tolist())]}
+        return {**{name: or_none(getattr(values, name)) for name in means}, "iou": [*map(or_none, values.iou.tolist())]}
 
     outputs = {name: numbers(values) for name, values in found.outputs.items()}
     return {"images": found.images, "labelled_pixels": found.labelled, "outputs": outputs}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def checkpoint_bytes(model: nn.Module, optimiser: str, averaged: bool) -> tuple[int, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.data.sample import SegmentationData, check_sample
+from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, networks_of, output_names, predict_each, send, view_image
 from cacseg.engine.prefetch import batch_by_key, prefetch
@@ -20,6 +19,7 @@ from cacseg.metrics import Scores, Tally, boundary_tally, confusion, scores, tal
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
 
+FETCHED = 256  # tallies of images at a time
 Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output
 Progress = Callable[[int, Counts], None]  # images done by this process, counts so far (on the device)
 
@@ -53,12 +53,7 @@ class Evaluation:
 
     def worst_first(self) -> list[ImageResult]:
         """The images by their own mean IoU; those without a labelled pixel last."""
-
-        def key(image: ImageResult) -> tuple[float, int]:
-            value = image.scores(self.output).mean_iou
-            return (math.inf if math.isnan(value) else value), image.place
-
-        return sorted(self.images, key=key)
+        return sorted(self.images, key=lambda one: np.nan_to_num(one.scores(self.output).mean_iou, nan=np.inf))
 
 
 def compare_classes(model: SegmentationModel, data: SegmentationData) -> list[str]:
@@ -110,8 +105,7 @@ def evaluate(
     tallies = _ImageTallies()
 
     def read(index: int) -> _LoadedImage:
-        sample = data.read(index)
-        check_sample(data, index, sample)
+        sample = read_sample(data, index)
         labels = torch.from_numpy(np.ascontiguousarray(sample.labels))
         return _LoadedImage(index, data.image_name(index), view_image(sample.image, scale, inference.ratios), labels)
 
@@ -121,9 +115,15 @@ def evaluate(
     done = 0
     try:
         for group in groups:
-            with explain_memory(_describe(group), device), autocast(device, precision):
+            height, width = group[0].labels.shape
+            described = f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
+            with explain_memory(described, device), autocast(device, precision):
                 labels = send(torch.stack([one.labels for one in group]), device)
-                for name, predictions in _predict(group, labels, model, names, inference, data.ignore_index, device):
+                known = _oracle_labels(model, labels, data.ignore_index) if "oracle" in names else None
+                shown = collate([one.views for one in group], model, device)
+                found = predict_each(networks_of(model, names), shown, (height, width), inference, known)
+                for name, logits in zip(names, found, strict=True):
+                    predictions = logits.argmax(1)
                     for one, predicted, labelled in zip(group, predictions, labels, strict=True):
                         counts = confusion(predicted, labelled, n, data.ignore_index)
                         totals[name] += counts
@@ -160,33 +160,10 @@ class _LoadedImage(NamedTuple):
         return self.labels.nbytes + sum(view.nbytes for view in self.views)
 
 
-def _predict(
-    group: list[_LoadedImage],
-    labels: Tensor,
-    model: SegmentationModel,
-    names: list[str],
-    inference: Inference,
-    ignore_index: int,
-    device: torch.device,
-) -> Iterator[tuple[str, Tensor]]:
-    """The classes [b, H, W] that each output predicts for a batch, from one pass."""
-    known = _oracle_labels(model, labels, ignore_index) if "oracle" in names else None
-    shown = collate([one.views for one in group], model, device)
-    found = predict_each(networks_of(model, names), shown, (labels.shape[1], labels.shape[2]), inference, known)
-    for name, logits in zip(names, found, strict=True):
-        yield name, logits.argmax(1)
-
-
-def _describe(group: list[_LoadedImage]) -> str:
-    height, width = group[0].labels.shape
-    return f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
-
-
 class _ImageTallies:
-    """The tallies of each image, fetched from the device `flush` at a time: each fetch waits for it."""
+    """The tallies of each image, fetched from the device `FETCHED` at a time: each fetch waits for it."""
 
-    def __init__(self, flush: int = 256) -> None:
-        self.flush = flush
+    def __init__(self) -> None:
         self.waiting: dict[tuple[int, str], Tensor] = {}
         self.images: dict[int, ImageResult] = {}
 
@@ -194,7 +171,7 @@ class _ImageTallies:
         size = (image.labels.shape[0], image.labels.shape[1])
         self.images.setdefault(image.place, ImageResult(image.place, image.name, size, {}))
         self.waiting[image.place, output] = torch.stack(tally(counts)).int()
-        if len(self.waiting) >= self.flush:
+        if len(self.waiting) >= FETCHED:
             self._fetch()
 
     def finish(self) -> list[ImageResult]:

@@ -57,13 +57,12 @@ class Inference:
     def __post_init__(self) -> None:
         if (self.window is None) != (self.stride is None):
             raise ValueError(f"window and stride go together; got window={self.window}, stride={self.stride}.")
-        if self.window is not None and self.stride is not None:
-            for window, stride in zip(self.window, self.stride, strict=True):
-                if not 1 <= stride <= window:
-                    raise ValueError(
-                        f"stride must be at least 1 and at most the window, or pixels would be skipped; got "
-                        f"stride={self.stride} for window={self.window}."
-                    )
+        pairs = zip(self.window or (), self.stride or (), strict=True)
+        if not all(1 <= stride <= window for window, stride in pairs):
+            raise ValueError(
+                f"stride must be at least 1 and at most the window, or pixels would be skipped; got "
+                f"stride={self.stride} for window={self.window}."
+            )
         if not self.ratios or not all(0.0 < ratio < float("inf") for ratio in self.ratios):
             raise ValueError(f"ratios must be at least one positive number; got {self.ratios}.")
         if self.window_batch < 1:
@@ -138,29 +137,25 @@ def _logits(
     networks: Networks, images: Tensor, inference: Inference, labels: Tensor | None
 ) -> Iterator[Float[Tensor, "b n H W"]]:
     """The logits of each output at the size of the images."""
-    if inference.window is None or inference.stride is None:
+    if inference.window is None:
         for logits in networks(images, labels):
             yield _resize(logits, images.shape[2:])
     else:
-        yield from _slide(networks, images, inference.window, inference.stride, inference.window_batch, labels)
+        yield from _slide(networks, images, inference, labels)
 
 
-def _slide(
-    networks: Networks,
-    images: Tensor,
-    window: tuple[int, int],
-    stride: tuple[int, int],
-    window_batch: int,
-    labels: Tensor | None,
-) -> Iterator[Tensor]:
-    rows, columns = (place_windows(*sides) for sides in zip(images.shape[2:], window, stride, strict=True))
+def _slide(networks: Networks, images: Tensor, inference: Inference, labels: Tensor | None) -> Iterator[Tensor]:
+    assert inference.window is not None
+    assert inference.stride is not None
+    sides = zip(images.shape[2:], inference.window, inference.stride, strict=True)
+    rows, columns = (place_windows(*one) for one in sides)
     height, width = rows.length, columns.length
     if labels is not None:
         labels = resize_labels(labels, images.shape[2:])
     places = list(product(range(images.shape[0]), rows.starts, columns.starts))
     totals: list[Tensor] = []
-    for first in range(0, len(places), window_batch):
-        chosen = places[first : first + window_batch]
+    for first in range(0, len(places), inference.window_batch):
+        chosen = places[first : first + inference.window_batch]
         crops = torch.stack([images[i, :, y : y + height, x : x + width] for i, y, x in chosen])
         seen = None
         if labels is not None:
@@ -187,9 +182,8 @@ def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
 def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequence[float]) -> list[Tensor]:
     """The image [3, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
     long, short = scale if scale is not None else (max(image.shape[:2]), min(image.shape[:2]))
-    times = [(max(1, round(long * ratio)), max(1, round(short * ratio))) for ratio in ratios]
-    as_it_is = [scale is None and ratio == 1.0 for ratio in ratios]
-    return [TestTransform(None if same else one)(image) for one, same in zip(times, as_it_is, strict=True)]
+    sides = [(max(1, round(long * ratio)), max(1, round(short * ratio))) for ratio in ratios]
+    return [TestTransform(one)(image) for one in sides]
 
 
 def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
@@ -198,7 +192,7 @@ def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device:
         raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
     dtype = model.classifier.weight.dtype
     batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
-    mean, std = _mean_and_std(tuple(model.mean), tuple(model.std), device)
+    mean, std = mean_and_std(tuple(model.mean), tuple(model.std), device)
     return [normalise(send(batch, device), mean, std, None).to(dtype) for batch in batches]
 
 
@@ -243,18 +237,16 @@ def segment(
     scale: Scale | None,
     device: torch.device,
     precision: str = "fp32",
-    output: str | None = None,
 ) -> npt.NDArray[np.uint8]:
-    """The class of each pixel of one image [H, W, 3], by the model's default output or another ("plain")."""
-    names = [model.default_output if output is None else output]
+    """The class of each pixel of one image [H, W, 3], by the model's default output."""
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):
-        scores = next(predict_each(networks_of(model, names), shown, (height, width), inference))
+        scores = next(predict_each(networks_of(model, [model.default_output]), shown, (height, width), inference))
     return scores[0].argmax(0).to(torch.uint8).cpu().numpy()
 
 
 @lru_cache(maxsize=8)
-def _mean_and_std(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
+def mean_and_std(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, ...]:
     """Cached on the device: sending six numbers with each batch would wait for a GPU."""
     return torch.tensor([mean, std], device=device).unbind()

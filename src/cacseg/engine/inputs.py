@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from cacseg._files import LOCK, acquire_lock, make_folder, to_csv, write_file
 from cacseg.data.decode import IMAGE_SUFFIXES
+from cacseg.data.files import FolderFiles
 
 COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
 
@@ -73,13 +74,7 @@ def _expand(argument: str) -> tuple[Path, list[Path]]:
 
 
 def _images_below(folder: Path) -> list[Path]:
-    paths = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES):
-                paths.append(Path(parent, name))
-    return paths
+    return [folder / path for path in FolderFiles(folder).below("") if path.lower().endswith(IMAGE_SUFFIXES)]
 
 
 def _name(paths: Iterable[Path], base: str) -> list[str]:

@@ -10,25 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning.pytorch import LightningDataModule
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cacseg.data import SegmentationData, TrainTransform
 from cacseg.data.transforms import start_worker
-from cacseg.engine._lightning import LightningDataModule
 from cacseg.engine.device import available_cores
 from cacseg.engine.options import TrainingOptions
 from cacseg.engine.resident import Draws, DrawStream, ResidentSplit, cut_crops, load_pictures, load_split
-from cacseg.engine.stream import (
-    Batch,
-    MicroBatches,
-    Picture,
-    TrainStream,
-    Transform,
-    ValidationPictures,
-    collate,
-    collate_one,
-)
+from cacseg.engine.stream import Batch, MicroBatches, Picture, TrainStream, Transform, ValidationPictures, collate
 
 
 class Loaders(LightningDataModule):
@@ -112,17 +103,16 @@ class Loaders(LightningDataModule):
         batches = self.micro_batches(start_step=self._trainer().global_step)
         if self.resident:
             draws = DrawStream(len(self.train), self.seed, batches)
-            return DataLoader(
-                draws, batch_size=None, **{**self._options(), "num_workers": 0, "persistent_workers": False}
-            )
-        return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options())
+            return DataLoader(draws, batch_size=None, **self._options(workers=0))
+        return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options(self.workers))
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         if self.resident:
-            return [_as_they_are(there) for there in self.pictures_there.values()]
+            there: Any = self.pictures_there.values()
+            return [DataLoader(one, batch_size=None, generator=torch.Generator()) for one in there]
+        # One at a time: whole images differ in size.
         return [
-            DataLoader(self.pictures(name), batch_size=1, collate_fn=collate_one, **self._options())
-            for name in self.validated
+            DataLoader(self.pictures(name), batch_size=None, **self._options(self.workers)) for name in self.validated
         ]
 
     def cut(self, draws: Draws) -> Batch:
@@ -137,10 +127,11 @@ class Loaders(LightningDataModule):
 
     def first_batch(self, step: int) -> Batch:
         """The first batch of this process at a step, on its device."""
-        device, positions = self._trainer().strategy.root_device, next(iter(self.micro_batches(step)))
+        device, batches = self._trainer().strategy.root_device, self.micro_batches(step)
         if not self.resident:
-            return Batch(*(one.to(device) for one in collate([self.stream[position] for position in positions])))
-        draws = next(iter(DrawStream(len(self.train), self.seed, self.micro_batches(step))))
+            crops = [self.stream[position] for position in next(iter(batches))]
+            return Batch(*(one.to(device) for one in collate(crops)))
+        draws = next(iter(DrawStream(len(self.train), self.seed, batches)))
         return self.cut(Draws(*(one.to(device) for one in draws)))
 
     def first_picture(self) -> Picture:
@@ -164,10 +155,10 @@ class Loaders(LightningDataModule):
         indices = list(range(len(self.validation))) if name == "val" else self.sample
         return indices[trainer.global_rank :: trainer.world_size]
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, workers: int) -> dict[str, Any]:
         return {
-            "num_workers": self.workers,
-            "persistent_workers": self.workers > 0,
+            "num_workers": workers,
+            "persistent_workers": workers > 0,
             "pin_memory": self._trainer().strategy.root_device.type == "cuda",
             "worker_init_fn": start_reader,
             # A loader draws the seeds of its workers when it starts: from a generator of its own, so that the
@@ -179,10 +170,6 @@ class Loaders(LightningDataModule):
         if self.trainer is None:
             raise RuntimeError("the loaders belong to a trainer: pass them to Trainer.fit(datamodule=...).")
         return self.trainer
-
-
-def _as_they_are(pictures: Any) -> DataLoader[Any]:
-    return DataLoader(pictures, batch_size=None, collate_fn=lambda picture: picture, generator=torch.Generator())
 
 
 def start_reader(worker: int) -> None:

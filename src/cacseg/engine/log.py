@@ -11,18 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from cacseg._files import write_file
-from cacseg.engine._lightning import (
-    Callback,
-    LightningModule,
-    Logger,
-    RichProgressBar,
-    Trainer,
-    is_first_process,
-    rank_zero_only,
-)
+from cacseg._files import to_csv, write_file
+from cacseg.engine._lightning import is_first_process
 
 METRICS = "metrics.csv"
 SHORT = {"distillation": "kl", "auxiliary": "aux"}  # in the progress bar
@@ -73,7 +69,7 @@ class CsvLog(Logger):
             return
         try:
             with self.path.open("a", newline="") as file:
-                csv.DictWriter(file, self.columns, restval="").writerow(row)
+                file.write(to_csv([[row.get(name, "") for name in self.columns]]))
         except OSError as error:
             raise OSError(
                 f"{self.path} could not be written ({error.strerror or error}). Free or add space, then continue with "
@@ -81,11 +77,8 @@ class CsvLog(Logger):
             ) from error
 
     def _rewrite(self) -> None:
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, self.columns, restval="")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        write_file(self.path, text.getvalue(), flush=True)
+        rows = ([row.get(name, "") for name in self.columns] for row in self.rows)
+        write_file(self.path, to_csv([self.columns, *rows]), flush=True)
 
 
 class Log(Callback):
@@ -142,13 +135,7 @@ class Log(Callback):
         self.validating_since = time.monotonic()
 
     def on_validation_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
         if self.lines and time.monotonic() - self.reported > QUIET_SECONDS:
             self._report(f"step {trainer.global_step}/{self.steps}: validating, {batch_idx + 1} images")

@@ -15,19 +15,13 @@ MAX_BYTES = 2**30  # of results that wait, in each stage of the work
 
 
 def prefetch(
-    function: Callable[[T], R],
-    items: Iterable[T],
-    workers: int,
-    depth: int | None = None,
-    *,
-    nbytes: Callable[[R], int] | None = None,
-    max_bytes: int = MAX_BYTES,
+    function: Callable[[T], R], items: Iterable[T], workers: int, *, nbytes: Callable[[R], int] | None = None
 ) -> Iterator[R]:
-    """`map(function, items)` in threads, in order, with at most `depth` results ahead (four for each worker).
+    """`map(function, items)` in threads, in order, with at most four results ahead for each worker.
 
     Threads suffice for decoding, resizing and writing pictures, which release the interpreter's lock; nothing is copied
     between processes, and an error is raised where its result would have come. `workers=0` works in the caller's
-    thread. `nbytes` gives the size of a result: then only as many are ahead as fit into `max_bytes`, if all were as
+    thread. `nbytes` gives the size of a result: then only as many are ahead as fit into `MAX_BYTES`, if all were as
     large as the largest so far.
     """
     if workers < 0:
@@ -35,7 +29,6 @@ def prefetch(
     if workers == 0:
         yield from map(function, items)
         return
-    depth = 4 * workers if depth is None else depth
     largest = 0
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(workers) as pool:
@@ -45,7 +38,7 @@ def prefetch(
                 if nbytes is not None:
                     finished = (one.result() for one in waiting if one.done() and one.exception() is None)
                     largest = max([largest, *map(nbytes, finished)])
-                while len(waiting) >= (depth if nbytes is None else _max_waiting(depth, workers, largest, max_bytes)):
+                while len(waiting) >= (4 * workers if nbytes is None else _max_waiting(workers, largest)):
                     result = waiting.popleft().result()
                     largest = largest if nbytes is None else max(largest, nbytes(result))
                     yield result
@@ -56,9 +49,9 @@ def prefetch(
                 future.cancel()
 
 
-def _max_waiting(depth: int, workers: int, largest: int, max_bytes: int) -> int:
+def _max_waiting(workers: int, largest: int) -> int:
     """One for each worker until the first size is known."""
-    return max(1, min(depth, max_bytes // largest)) if largest else min(depth, workers)
+    return max(1, min(4 * workers, MAX_BYTES // largest)) if largest else workers
 
 
 def batch_by_key(
@@ -68,11 +61,10 @@ def batch_by_key(
     pending: int | None = None,
     *,
     nbytes: Callable[[T], int] | None = None,
-    max_bytes: int = MAX_BYTES,
 ) -> Iterator[list[T]]:
     """Lists of up to `batch` items with equal keys, each as soon as it is full.
 
-    At most `pending` items (four batches), and at most `max_bytes` of them by `nbytes`, wait for their list to fill;
+    At most `pending` items (four batches), and at most `MAX_BYTES` of them by `nbytes`, wait for their list to fill;
     beyond that the oldest list is yielded as it is.
     """
     if batch < 1:
@@ -86,7 +78,7 @@ def batch_by_key(
         held += 1
         held_bytes += 0 if nbytes is None else nbytes(item)
         if len(lists[kind]) < batch:
-            if held <= pending and held_bytes <= max_bytes:
+            if held <= pending and held_bytes <= MAX_BYTES:
                 continue
             kind = next(iter(lists))
         ready = lists.pop(kind)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from cacseg._files import acquire_lock
 from cacseg.data import SegmentationData
@@ -41,14 +41,9 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         ) from error
 
 
-@contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> AbstractContextManager[Any]:
     """Keeps other runs out of the folder, by a lock of the operating system that ends with this process."""
-    if not is_first_process():
-        yield
-        return
-    with acquire_lock(folder, "training"):
-        yield
+    return acquire_lock(folder, "training") if is_first_process() else nullcontext()
 
 
 def check_space(folder: Path, checkpoint: int, model: int) -> None:
@@ -115,14 +110,12 @@ def check_model(model: SegmentationModel, data: SegmentationData) -> None:
 
 
 def check_crop(
-    crop: tuple[int, int], scale: tuple[int, int] | None, ratios: tuple[float, float], sizes: Sequence[tuple[int, int]]
+    crop: tuple[int, int], scale: tuple[int, int] | None, ratios: tuple[float, float], data: SegmentationData
 ) -> None:
-    """Some resized image can fill the crop; otherwise every crop would be padded.
-
-    `sizes` are heights and widths of a few images.
-    """
-    largest = (0, 0)
-    for height, width in sizes:
+    """One of the first images, resized, can fill the crop; otherwise every crop would be padded."""
+    largest, count = (0, 0), min(3, len(data))
+    for index in range(count):
+        height, width = data.read(index).labels.shape
         factor = ratios[1]
         if scale is not None:
             factor *= min(max(scale) / max(height, width), min(scale) / min(height, width))
@@ -130,7 +123,7 @@ def check_crop(
     if crop[0] > largest[0] or crop[1] > largest[1]:
         raise ValueError(
             f"the crop must fit into an image at its largest; got {crop[0]}x{crop[1]} (height x width), and the first "
-            f"{len(sizes)} images become at most {largest[0]}x{largest[1]}. Lower data.crop, or raise data.scale or "
+            f"{count} images become at most {largest[0]}x{largest[1]}. Lower data.crop, or raise data.scale or "
             "data.ratios."
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from cacseg.data import Sample, SegmentationData, TrainTransform
-from cacseg.data.sample import check_sample
+from cacseg.data import SegmentationData, TrainTransform
+from cacseg.data.sample import read_sample
 from cacseg.data.transforms import AMOUNTS, COINS, CORNERS, FLIP, HUE, LOOKED_AT, RATIO, TRIES
 from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.engine.stream import Batch, MicroBatches, Picture, index_at, numbers_at
@@ -74,15 +74,9 @@ def estimate_bytes(data: SegmentationData) -> int:
     return round(len(data) * sum(one.image.nbytes + one.labels.nbytes for one in found) / len(found))
 
 
-def load_split(data: SegmentationData, device: torch.device, readers: int = READERS) -> ResidentSplit:
+def load_split(data: SegmentationData, device: torch.device) -> ResidentSplit:
     """A whole split on the device, each image decoded once and checked."""
-
-    def read(index: int) -> Sample:
-        sample = data.read(index)
-        check_sample(data, index, sample)
-        return sample
-
-    samples = list(prefetch(read, range(len(data)), readers))
+    samples = list(prefetch(partial(read_sample, data), range(len(data)), READERS))
     sizes = torch.tensor([sample.labels.shape for sample in samples])
     counts = sizes.prod(1)
     pixels = torch.from_numpy(np.concatenate([sample.image.reshape(-1, sample.image.shape[2]) for sample in samples]))
@@ -91,11 +85,9 @@ def load_split(data: SegmentationData, device: torch.device, readers: int = READ
     return ResidentSplit(*(one.to(device) for one in (pixels, labels, first, sizes)))
 
 
-def load_pictures(
-    pictures: Dataset[Picture], count: int, device: torch.device, readers: int = READERS
-) -> list[Picture]:
+def load_pictures(pictures: Dataset[Picture], count: int, device: torch.device) -> list[Picture]:
     """All pictures on the device, those of one size together."""
-    loaded = prefetch(pictures.__getitem__, range(count), readers)
+    loaded = prefetch(pictures.__getitem__, range(count), READERS)
     groups = batch_by_key(loaded, lambda one: (one.images.shape, one.labels.shape), PICTURES, pending=count)
     joined = (Picture(*(torch.cat(parts) for parts in zip(*group, strict=True))) for group in groups)
     return [Picture(one.images.to(device), one.labels.to(device)) for one in joined]
@@ -108,9 +100,7 @@ def cut_crops(split: ResidentSplit, transform: TrainTransform, draws: Draws) -> 
     size = _resized(length, numbers[:, RATIO], transform)
     window = torch.stack([size[:, side].clamp(max=transform.crop[side]) for side in (0, 1)], dim=1)
     corners = (numbers[:, CORNERS].view(-1, TRIES, 2) * (size - window + 1)[:, None]).long()  # [b, TRIES, 2]
-    step = 1.0 / (
-        size.double() / length
-    )  # pixels of the image to one of the resized image, as `nearest_indices` has it
+    step = 1.0 / (size.double() / length)  # pixels of the image to one of the resized, as `nearest_indices` has it
     first = split.first[index]
     corner = corners[:, 0]
     if transform.max_share < 1.0:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.data.sample import check_sample
+from cacseg.data.sample import read_sample
 from cacseg.data.transforms import NUMBERS, Crop, Numbers
 
 # Two independent generators of one seed.
@@ -72,8 +72,7 @@ class TrainStream(Dataset[Crop]):
 
     def __getitem__(self, position: int) -> Crop:
         index = index_at(self.seed, position, len(self.data))
-        sample = self.data.read(index)
-        check_sample(self.data, index, sample)
+        sample = read_sample(self.data, index)
         return self.transform(sample, numbers_at(self.seed, position)[0])
 
 
@@ -91,9 +90,7 @@ class ValidationPictures(Dataset[Picture]):
         return len(self.indices)
 
     def __getitem__(self, place: int) -> Picture:
-        index = self.indices[place]
-        sample = self.data.read(index)
-        check_sample(self.data, index, sample)
+        sample = read_sample(self.data, self.indices[place])
         return Picture(self.transform(sample.image)[None], torch.from_numpy(sample.labels)[None])
 
 
@@ -135,9 +132,3 @@ def collate(crops: Sequence[Crop]) -> Batch:
         torch.stack([crop.labels for crop in crops]),
         torch.tensor([crop.size for crop in crops], dtype=torch.int64),
     )
-
-
-def collate_one(pictures: Sequence[Picture]) -> Picture:
-    """A batch of one image: whole images differ in size."""
-    (picture,) = pictures
-    return picture

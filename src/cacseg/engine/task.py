@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from cacseg.data.transforms import normalise
-from cacseg.engine._lightning import LightningModule
 from cacseg.engine.graph import RecordedStep
-from cacseg.engine.inference import Inference, networks_of, output_names, predict_each, scale_images
+from cacseg.engine.inference import Inference, mean_and_std, networks_of, output_names, predict_each, scale_images
 from cacseg.engine.optim import make_optimiser, rate_at
 from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.engine.resident import Draws
@@ -54,11 +54,13 @@ class SegmentationTask(LightningModule):
         self.inference = Inference() if inference is None else inference
         self.compiled_loss: Any = torch.compile(model.loss) if training.compile else None
         self.outputs = [name for name in output_names(model, oracle=True) if name != "mean"]
-        begin_training(model, freeze_batch_norm=training.freeze_batch_norm)
+        model.train()
+        for module in model.modules() if training.freeze_batch_norm else ():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()  # keeps its running statistics and normalises with them
         # Not buffers: averaged weights are swapped in and out for validation.
         self.counts: dict[str, dict[str, Tensor]] = {}  # by split and output
         self.images: dict[str, int] = {}
-        self.mean_and_std: Tensor | None = None
         self.scores: dict[str, SplitScores] = {}
         self.recorded: RecordedStep | None = None
 
@@ -163,17 +165,5 @@ class SegmentationTask(LightningModule):
         }
 
     def _normalised(self, images: Tensor, sizes: Tensor | None) -> Tensor:
-        # Cached on the device: sending six numbers in each step would wait for a GPU.
-        if self.mean_and_std is None or self.mean_and_std.device != images.device:
-            self.mean_and_std = torch.tensor([self.model.mean, self.model.std], device=images.device)
-        mean, std = self.mean_and_std
+        mean, std = mean_and_std(tuple(self.model.mean), tuple(self.model.std), images.device)
         return normalise(images, mean, std, sizes).contiguous(memory_format=self.memory_format)
-
-
-def begin_training(model: nn.Module, *, freeze_batch_norm: bool = False) -> None:
-    """In training mode; frozen normalisations keep their running statistics and normalise with them."""
-    model.train()
-    if freeze_batch_norm:
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()

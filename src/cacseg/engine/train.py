@@ -10,22 +10,18 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import nn
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cacseg._files import write_file
-from cacseg.engine._lightning import (
-    Callback,
-    Logger,
-    MisconfigurationException,
-    TensorBoardLogger,
-    Trainer,
-    rank_zero_only,
-)
 from cacseg.engine.callbacks import DryRun, Interrupt, Randomness, Watch
 from cacseg.engine.checkpoints import (
     LAST,
@@ -41,6 +37,7 @@ from cacseg.engine.log import METRICS, Bar, CsvLog, Log
 from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.task import SegmentationTask
+from cacseg.functional._precision import matmul_precision
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
@@ -111,7 +108,8 @@ def train(
     callbacks: list[Callback] = [DryRun(passed, report), Randomness(options.seed), interrupt]
     callbacks += [*([averaging] if averaging else []), watch, log]
     callbacks += [*([Bar(log, steps * loaders.accumulate)] if bar else []), checkpoints]
-    with _quiet_lightning(), folder_lock(folder), _matmul_precision(options.precision):
+    products = matmul_precision("high") if options.precision == "tf32" else nullcontext()
+    with _quiet_lightning(), folder_lock(folder), products:
         trainer = _make_trainer(
             accelerator=options.accelerator,
             **_devices_and_nodes(options.devices, options.nodes),
@@ -138,8 +136,15 @@ def train(
                 f"steps can be recorded on one device; this run has {trainer.world_size}. Set training.graph=false."
             )
         share = share_of_batch(loaders.batch, loaders.accumulate, trainer.world_size)
-        if options.synchronise_batch_norm and trainer.world_size > 1 and _has_batch_norm(model):
-            _check_synchronisable(trainer)
+        # A frozen normalisation is in evaluation mode and takes no batch statistics.
+        takes_statistics = any(isinstance(one, _BatchNorm) and one.training for one in model.modules())
+        if options.synchronise_batch_norm and trainer.world_size > 1 and takes_statistics:
+            if trainer.strategy.root_device.type != "cuda":
+                raise ValueError(
+                    f"synchronised batch normalisation needs CUDA devices; got {trainer.world_size} of type "
+                    f"{trainer.strategy.root_device.type}. Set training.freeze_batch_norm=true, or "
+                    "training.synchronise_batch_norm=false to let each process normalise its own part."
+                )
             model.synchronise_batch_norm()
         if trainer.is_global_zero:
             start = f"resuming after step {first_step}" if first_step else "starting"
@@ -148,8 +153,14 @@ def train(
                 f"device{'s' if trainer.world_size > 1 else ''} ({trainer.strategy.root_device.type}, "
                 f"{options.precision}{', recorded steps' if options.graph is True else ''})"
             )
-        with _plain_worker_errors():
+        try:
             trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
+        except (ValueError, OSError) as error:
+            text, name = str(error), type(error).__name__
+            if not text.startswith("Caught "):
+                raise
+            # Of a loader's worker, whose traceback is left out of the message.
+            raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
 
 
@@ -162,18 +173,6 @@ def _make_trainer(**options: Any) -> Trainer:
             f"this machine cannot train with {asked} ({' '.join(str(error).split()).rstrip('.!')}). It shows "
             f"{torch.cuda.device_count()} CUDA devices; change training.accelerator or training.devices."
         ) from error
-
-
-@contextmanager
-def _matmul_precision(precision: str) -> Iterator[None]:
-    """TF32 in matrix products while a "tf32" run trains."""
-    before = torch.get_float32_matmul_precision()
-    if precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _devices_and_nodes(devices: int | Literal["auto"], nodes: int) -> dict[str, Any]:
@@ -217,20 +216,6 @@ def _make_wandb(folder: Path) -> Logger:
     return WandbLog(project="cacseg", name=folder.name, id=name, save_dir=folder, resume="allow")
 
 
-def _has_batch_norm(model: nn.Module) -> bool:
-    """Whether any layer takes batch statistics; a frozen normalisation is in evaluation mode."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules())
-
-
-def _check_synchronisable(trainer: Trainer) -> None:
-    if trainer.strategy.root_device.type != "cuda":
-        raise ValueError(
-            f"synchronised batch normalisation needs CUDA devices; got {trainer.world_size} of type "
-            f"{trainer.strategy.root_device.type}. Set training.freeze_batch_norm=true, or "
-            "training.synchronise_batch_norm=false to let each process normalise its own part."
-        )
-
-
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
     """Hides Lightning's progress messages, and its hints about what is intended here."""
@@ -256,16 +241,3 @@ def _quiet_lightning() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
-
-
-@contextmanager
-def _plain_worker_errors() -> Iterator[None]:
-    """Re-raises an error of a loader's worker without the worker's traceback in its message."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        text = str(error)
-        if not text.startswith("Caught "):
-            raise
-        name = type(error).__name__
-        raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error

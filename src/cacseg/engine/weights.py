@@ -32,11 +32,7 @@ def find_weights(path: str | Path) -> Path:
 
 def fingerprint(path: Path) -> str:
     """The first 16 digits of the file's SHA-256."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:

@@ -11,7 +11,7 @@
 Shapes: b images, n classes, d channels, `*spatial` one to three dimensions. Features are `[b, d, *spatial]`,
 logits `[b, n, *spatial]`, labels `[b, *full]` of any size. A ragged batch is packed instead: `[N, d]`,
 `[N, n]`, `[N]`, with `offsets` `[b + 1]`. Half-precision inputs are accumulated and returned in float32.
-`cacseg.ops` has the same names and is what runs.
+`cacseg.ops` has the same names and is what runs; `distillation` is in its `pixel_losses`.
 """
 
 from cacseg.functional.cross_entropy import upsample, upsampled_cross_entropy

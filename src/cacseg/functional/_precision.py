@@ -44,14 +44,17 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 @contextmanager
-def exact_products(values: Tensor) -> Iterator[None]:
-    """Products in true float32 where the user allows TF32 for the model's own. Not for what torch.compile traces."""
-    chosen = torch.get_float32_matmul_precision()
-    if not values.is_cuda or chosen == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
+def matmul_precision(precision: str) -> Iterator[None]:
+    """`torch.set_float32_matmul_precision` within a block. Not for what torch.compile traces."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(chosen)
+        torch.set_float32_matmul_precision(before)
+
+
+def exact_products(values: Tensor) -> AbstractContextManager[None]:
+    """Products in true float32 where the user allows TF32 for the model's own."""
+    is_exact = not values.is_cuda or torch.get_float32_matmul_precision() == "highest"
+    return nullcontext() if is_exact else matmul_precision("highest")

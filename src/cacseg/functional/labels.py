@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 LabelSampling = Literal["nearest", "centred", "aligned"]
-LABEL_SAMPLINGS = ("nearest", "centred", "aligned")
 
 
 def resize_labels(

@@ -78,9 +78,9 @@ def write_tensors(
     write_file(path, content, overwrite=overwrite, flush=True)
 
 
-def list_names(names: list[str], most: int = 5) -> str:
+def list_names(names: list[str]) -> str:
     """The first few, for an error."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "") or "none"
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"
 
 
 def _read_safetensors(path: Path) -> TensorFile:
@@ -98,9 +98,8 @@ def _read_pickled(path: Path) -> Any:
         placeholders = _placeholders(path)
         allowed = torch.serialization.safe_globals(placeholders) if placeholders else nullcontext()
         with warnings.catch_warnings(), allowed:
-            warnings.simplefilter(
-                "ignore"
-            )  # torch's remarks on pickle protocols that it reads, or refuses, all the same
+            # torch's remarks on pickle protocols that it reads, or refuses, all the same
+            warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a damaged or forged file makes of the reader
         wanted = re.search(r"GLOBAL ([\w.]+) (?:was not an allowed|whose module)", str(error))

@@ -15,6 +15,8 @@ from torch.nn import functional as F
 from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, concatenate_levels, resize
 
 DILATIONS = (12, 24, 36)  # of DeepLabV3+, for maps of stride 8 that are larger than the last of them
+LOW_LEVEL_CHANNELS = 48  # to which DeepLabV3+ reduces the finest level
+BINS = (1, 2, 3, 6)  # the sides of the grids that UPerNet averages the coarsest level over
 
 
 class FCN(nn.Module):
@@ -56,16 +58,10 @@ class DeepLabV3Plus(nn.Module):
     Args:
         dilations: of the separable 3x3 convolutions beside the 1x1 convolution and the pooled image, in pixels of the
             coarsest map.
-        low_level_channels: to which the finest level is reduced.
     """
 
     def __init__(
-        self,
-        in_channels: Sequence[int],
-        channels: int = 512,
-        *,
-        dilations: Sequence[int] = DILATIONS,
-        low_level_channels: int = 48,
+        self, in_channels: Sequence[int], channels: int = 512, *, dilations: Sequence[int] = DILATIONS
     ) -> None:
         super().__init__()
         low, deep = in_channels[0], in_channels[-1]
@@ -73,9 +69,9 @@ class DeepLabV3Plus(nn.Module):
         plain = [PooledContext(deep, channels, bins=1), ConvNormAct(deep, channels, 1)]
         self.branches = nn.ModuleList([*plain, *dilated])
         self.bottleneck = ConvNormAct(len(self.branches) * channels, channels, 3)
-        self.low_level = ConvNormAct(low, low_level_channels, 1)
+        self.low_level = ConvNormAct(low, LOW_LEVEL_CHANNELS, 1)
         self.refine = nn.Sequential(
-            SeparableConv(channels + low_level_channels, channels), SeparableConv(channels, channels)
+            SeparableConv(channels + LOW_LEVEL_CHANNELS, channels), SeparableConv(channels, channels)
         )
 
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
@@ -85,17 +81,13 @@ class DeepLabV3Plus(nn.Module):
 
 
 class UPerNet(nn.Module):
-    """Unified perceptual parsing (Xiao et al., 2018): pooled context, then a feature pyramid down to the finest level.
+    """Unified perceptual parsing (Xiao et al., 2018): pooled context, then a feature pyramid to the finest level."""
 
-    Args:
-        bins: the sides of the grids that the coarsest level is averaged over.
-    """
-
-    def __init__(self, in_channels: Sequence[int], channels: int = 512, *, bins: Sequence[int] = (1, 2, 3, 6)) -> None:
+    def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
         *finer, coarsest = in_channels
-        self.pools = nn.ModuleList(PooledContext(coarsest, channels, side) for side in bins)
-        self.bottleneck = ConvNormAct(coarsest + len(bins) * channels, channels, 3)
+        self.pools = nn.ModuleList(PooledContext(coarsest, channels, side) for side in BINS)
+        self.bottleneck = ConvNormAct(coarsest + len(BINS) * channels, channels, 3)
         self.laterals = nn.ModuleList(ConvNormAct(inputs, channels, 1) for inputs in finer)
         self.smooth = nn.ModuleList(ConvNormAct(channels, channels, 3) for _ in finer)
         self.fuse = ConvNormAct(len(in_channels) * channels, channels, 3)
@@ -114,13 +106,11 @@ class OCRNet(nn.Module):
     """Object-contextual representations (Yuan et al., 2020): every pixel attends to one vector for each class.
 
     Unlike the other heads it needs the logits of a first stage, its soft object regions, at inference too.
-
-    Args:
-        key_channels: channels in which pixels and regions are compared.
     """
 
-    def __init__(self, in_channels: Sequence[int], channels: int = 512, *, key_channels: int = 256) -> None:
+    def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
+        key_channels = channels // 2  # in which pixels and regions are compared
         self.reduce = ConvNormAct(sum(in_channels), channels, 3)
         self.query = nn.Sequential(ConvNormAct(channels, key_channels, 1), ConvNormAct(key_channels, key_channels, 1))
         self.key = nn.Sequential(ConvNormAct(channels, key_channels, 1), ConvNormAct(key_channels, key_channels, 1))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from timm.models.swin_transformer import window_partition, window_reverse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,9 +144,9 @@ def windowed_attention(
     """
     h, w = x.shape[1:3]
     x = F.pad(x, (0, 0, 0, -w % window[1], 0, -h % window[0]))
-    size = (x.shape[1], x.shape[2])
     x = x.roll((-shift[0], -shift[1]), dims=(1, 2)) if any(shift) else x
-    x = from_windows(attention(to_windows(x, window), mask), window, size)
+    windows = attention(window_partition(x, window).flatten(1, 2), mask)  # [b * windows, area, d]
+    x = window_reverse(windows.unflatten(1, window), window, x.shape[1], x.shape[2])
     x = x.roll(shift, dims=(1, 2)) if any(shift) else x
     return x[:, :h, :w]
 
@@ -158,18 +159,5 @@ def shifted_window_mask(x: Float[Tensor, "b h w d"], window: Pair, shift: Pair) 
         position = torch.arange(length, device=x.device)
         return (position >= length - window[axis]).long() + (position >= length - shift[axis]).long()
 
-    region = to_windows((3 * band(0)[:, None] + band(1))[None, :, :, None], window)[..., 0]  # [windows, area]
+    region = window_partition((3 * band(0)[:, None] + band(1))[None, :, :, None], window).flatten(1)  # [windows, area]
     return torch.where(region[:, :, None] == region[:, None, :], 0.0, -100.0).to(x.dtype)
-
-
-def to_windows(x: Tensor, window: Pair) -> Tensor:
-    """[b, h, w, d] -> [b * windows, area, d]."""
-    x = x.unflatten(2, (-1, window[1])).unflatten(1, (-1, window[0]))  # [b, rows, window, columns, window, d]
-    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
-
-
-def from_windows(windows: Tensor, window: Pair, size: Pair) -> Tensor:
-    """[b * windows, area, d] -> [b, h, w, d], the inverse of `to_windows`."""
-    rows, columns = size[0] // window[0], size[1] // window[1]
-    x = windows.unflatten(1, window).unflatten(0, (-1, rows, columns))  # [b, rows, columns, window, window, d]
-    return x.transpose(2, 3).flatten(3, 4).flatten(1, 2)

@@ -17,38 +17,6 @@ from cacseg.ops._choice import Implementation, kernels, make_operator, use_trito
 from cacseg.ops.labels import labels_for_kernels
 
 
-def distillation(
-    context_logits: Float[Tensor, "b n *spatial"],
-    oracle_logits: Float[Tensor, "b n *spatial"],
-    labels: Int[Tensor, "b *full"],
-    form: DistillationForm = "classwise_entropy",
-    *,
-    entropy_logits: Float[Tensor, "b n *spatial"] | None = None,
-    scope: Scope = "image",
-    soft_target_weight: float = 1.0,
-    ignore_index: int = 255,
-    offsets: Int[Tensor, " b_plus_1"] | None = None,
-    impl: Implementation = "auto",
-) -> Float[Tensor, ""]:
-    """`functional.distillation`, Eqs. (7), (10) and (11) by name.
-
-    Entropies of another prediction than the oracle's take the readable form, as packed batches do.
-    """
-    return pixel_losses(
-        context_logits,
-        oracle_logits,
-        labels,
-        form,
-        overlap=False,
-        entropy_logits=entropy_logits,
-        scope=scope,
-        soft_target_weight=soft_target_weight,
-        ignore_index=ignore_index,
-        offsets=offsets,
-        impl=impl,
-    )["distillation"]
-
-
 def overlap_loss(
     logits: Float[Tensor, "b n *spatial"],
     labels: Int[Tensor, "b *full"],
@@ -94,9 +62,10 @@ def pixel_losses(
     offsets: Int[Tensor, " b_plus_1"] | None = None,
     impl: Implementation = "auto",
 ) -> dict[str, Float[Tensor, ""]]:
-    """By name: the `distillation`, if there are oracle logits, and with `overlap` that loss of the context logits.
+    """By name: `functional.distillation`, if there are oracle logits, and with `overlap` that of the context logits.
 
-    Both from the same passes over the pixels where kernels run and the labels have the size of the logits.
+    Both from the same passes over the pixels where kernels run and the labels have the size of the logits. Entropies of
+    another prediction than the oracle's take the readable form, as packed batches do.
     """
     losses: dict[str, Tensor] = {}
     if oracle_logits is not None:

@@ -24,7 +24,7 @@ from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
-from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
+from cacseg.recipes.config import Config, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
 from cacseg.recipes.protocol import open_split
 from cacseg.variants import VARIANTS, Variant
@@ -54,7 +54,7 @@ def run(
             )
         config = keep_decisions(config, saved.config)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
-    check_crops(config.data, train_data)
+    check_crop(config.data.crop, config.data.scale, config.data.ratios, train_data)
     if saved is None:
         check_foreground(train_data)
     seed_all(config.training.seed)
@@ -115,12 +115,6 @@ def decide(
         batch = decided["training.batch"] = find_batch(model, config.data.crop, config.training, device)
         report(f"{batch} images a step fit into the memory of {torch.cuda.get_device_name(device)} (training.batch)")
     return change(config, decided)
-
-
-def check_crops(data: DataConfig, split: SegmentationData, looked_at: int = 3) -> None:
-    """Checks that the first images can fill the crop."""
-    sizes = [split.read(index).labels.shape for index in range(min(looked_at, len(split)))]
-    check_crop(data.crop, data.scale, data.ratios, sizes)
 
 
 def describe(config: ModelConfig, model: SegmentationModel) -> str:

@@ -267,8 +267,8 @@ def is_finished(folder: Path) -> bool:
 def check_runs(plan: Sequence[Run]) -> None:
     """Before the first run starts: data can be opened, crops fit, and every model can be made."""
     from cacseg.data import SegmentationData
-    from cacseg.engine.preflight import check_data, check_foreground
-    from cacseg.recipes.build import check_crops, make_model
+    from cacseg.engine.preflight import check_crop, check_data, check_foreground
+    from cacseg.recipes.build import make_model
     from cacseg.recipes.protocol import open_split
 
     opened: dict[str, SegmentationData] = {}
@@ -278,7 +278,7 @@ def check_runs(plan: Sequence[Run]) -> None:
         try:
             if data not in opened:
                 opened[data] = open_split(run.config.data, "train")
-                check_crops(run.config.data, opened[data])
+                check_crop(run.config.data.crop, run.config.data.scale, run.config.data.ratios, opened[data])
                 check_data(opened[data], open_split(run.config.data, "val"))
                 check_foreground(opened[data])
             if (data, model) not in made:

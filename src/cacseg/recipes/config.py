@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from cacseg._checks import ask, did_you_mean
 from cacseg.engine.options import (
     Count,
     NotNegative,
@@ -195,29 +196,22 @@ def setting_names() -> list[str]:
 
 def unknown_setting(key: str) -> str:
     """An error for a setting that does not exist, with the same field of another section, or the nearest settings."""
-    known, otherwise = setting_names(), "`cacseg train --settings` lists them all."
+    known = setting_names()
     section, _, field = key.partition(".")
     elsewhere = [name for name in known if name.endswith(f".{field or section}")]
     if elsewhere:
-        hint = _question(elsewhere)
+        hint = ask(elsewhere)
     elif field and section in Config.model_fields:  # by the field alone: the section would make all of them alike
         inside = [name.removeprefix(f"{section}.") for name in known if name.startswith(f"{section}.")]
-        nearest = difflib.get_close_matches(field, inside, n=3)
-        hint = _question(f"{section}.{name}" for name in nearest) if nearest else otherwise
+        hint = ask(f"{section}.{name}" for name in difflib.get_close_matches(field, inside, n=3))
     else:
-        hint = suggest(key, known, otherwise)
-    return f"there is no setting {key!r}. {hint}"
+        hint = did_you_mean(key, known)
+    return f"there is no setting {key!r}. {hint or '`cacseg train --settings` lists them all.'}"
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known names nearest to a mistyped one, as a question; `otherwise` where none is near."""
-    known = list(known)
-    nearest = difflib.get_close_matches(name, known, n=3) or [one for one in known if name in one][:3]
-    return _question(nearest) if nearest else otherwise
-
-
-def _question(names: Iterable[str]) -> str:
-    return f"Did you mean {' or '.join(names)}?"
+    return did_you_mean(name, known) or otherwise
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

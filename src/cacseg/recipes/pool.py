@@ -111,7 +111,8 @@ def train_runs(
             while waiting and slots:
                 run, slot = waiting.popleft(), slots.pop()
                 here, there = context.Pipe()
-                added = {**(environment or {}), **_visible(machine, slot)}
+                device = machine.devices[slot % len(machine.devices)] if machine.devices else ""
+                added = {**(environment or {}), "CUDA_VISIBLE_DEVICES": device}
                 placed = run._replace(config=_placed(run, machine))
                 arguments = (train_run, placed, folder / RUNS / run.name, recipe, added, machine.threads, there)
                 process = context.Process(target=_work, args=arguments)
@@ -149,10 +150,6 @@ def last_step(folder: Path) -> int:
         return 0
     steps = [line.split(b",")[0] for line in lines]
     return max((int(step) for step in steps if step.isdigit()), default=0)
-
-
-def _visible(machine: Machine, slot: int) -> dict[str, str]:
-    return {"CUDA_VISIBLE_DEVICES": machine.devices[slot % len(machine.devices)] if machine.devices else ""}
 
 
 def _placed(run: Run, machine: Machine) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,9 +63,9 @@ def grouped_classes(classes: pd.DataFrame) -> pd.DataFrame:
     return found.sort_values("group", key=lambda one: one.map(list(GROUPS).index), kind="stable")
 
 
-def plus_minus(value: float, error: float, sign: str = "", digits: int = 1) -> str:
+def plus_minus(value: float | None, error: float = math.nan, sign: str = "", digits: int = 1) -> str:
     """ "+2.3 ± 0.4"; without an error where there is none, empty without a value."""
-    if pd.isna(value):
+    if value is None or pd.isna(value):
         return ""
     return f"{value:{sign}.{digits}f}" + ("" if pd.isna(error) else f" ± {error:.{digits}f}")
 
@@ -93,8 +94,8 @@ def arm_tables(results: pd.DataFrame, arms: Sequence[str]) -> list[TextTable]:
                     "" if is_base else plus_minus(line.difference, line.difference_error, "+"),
                     plus_minus(of_pixels["mean"], of_pixels["error"]),
                     "" if is_base else plus_minus(of_pixels["difference"], of_pixels["difference_error"], "+"),
-                    *(_number(others.get((*at, "val", name))) for name in outputs),
-                    *([_number(trained.get(at))] if len(trained) else []),
+                    *(plus_minus(others.get((*at, "val", name))) for name in outputs),
+                    *([plus_minus(trained.get(at))] if len(trained) else []),
                 ]
             )
         tables.append(TextTable(_title(cell), header, rows))
@@ -159,7 +160,7 @@ def cost_table(costs: pd.DataFrame) -> TextTable:
         device=("device", lambda one: ", ".join(sorted(set(one)))),
     )
     rows = [
-        [*map(str, cell), _number(seconds, 0), _number(memory, 0), device]
+        [*map(str, cell), plus_minus(seconds, digits=0), plus_minus(memory, digits=0), device]
         for *cell, seconds, memory, device in found.reset_index().itertuples(index=False)
     ]
     return TextTable("Time and memory of a run", [*CELL, "arm", "seconds", "peak MiB", "device"], rows)
@@ -213,7 +214,3 @@ EXPLAINED = [
 
 def _title(cell: Any) -> str:
     return f"{cell[0]}, {cell[1]}, {cell[2]} steps"
-
-
-def _number(value: Any, digits: int = 1) -> str:
-    return "" if value is None or pd.isna(value) else f"{value:.{digits}f}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from cacseg.reports.comparison import CELL, GROUPS, own, paired
@@ -84,7 +83,6 @@ def panels(lines: int, columns: int, widths: Sequence[float], heights: Sequence[
     """Axes that share their scales; of `widths` and `heights` the first is for the margins, the second for each."""
     size = max(5.0, widths[0] + widths[1] * columns), heights[0] + heights[1] * lines + 0.45 * lines
     figure = Figure(figsize=size, dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
     return figure, list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
 
 

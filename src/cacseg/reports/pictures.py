@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from cacseg.data.pictures import Picture, colour, contact_sheet, legend
-from cacseg.data.sample import Colour, Sample
+from cacseg.data.sample import Sample, SegmentationData
 
 NUMBERED = 24  # up to so many classes, cells of a confusion matrix carry their numbers
 Labels = npt.NDArray[np.uint8]
@@ -34,7 +33,6 @@ def confusion_picture(counts: Tensor, class_names: Sequence[str], title: str) ->
     margin = 0.4 + letters / 72 * 0.62 * max(len(name) for name in class_names)
     side = max(n * cell, 3.0)
     figure = Figure(figsize=(side + margin + 1.2, side + margin + 0.8), dpi=130)
-    FigureCanvasAgg(figure)
     width, height = figure.get_size_inches()
     axes = figure.add_axes((margin / width, margin / height, side / width, side / height))
     axes.set_facecolor("0.85")
@@ -85,21 +83,17 @@ def comparison_sheet(
     names: Sequence[str],
     predictions: Sequence[Sequence[Labels]],
     titles: Sequence[str],
-    *,
-    class_names: Sequence[str],
-    palette: Sequence[Colour],
-    ignore_index: int = 255,
-    height: int = 160,
+    data: SegmentationData,
 ) -> Picture:
     """image | labels | predictions | where each is wrong, a row for each sample; below, the classes that occur.
 
-    `predictions` holds, for each of `titles`, the masks of all samples.
+    `predictions` holds, for each of `titles`, the masks of all samples, which are of `data`.
     """
     rows, occurring = [], set[int]()
     for place, sample in enumerate(samples):
         masks = [one[place] for one in predictions]
-        wrong = [errors(mask, sample.labels, ignore_index) for mask in masks]
-        pictures = [sample.image, *(colour(mask, palette) for mask in (sample.labels, *masks)), *wrong]
+        wrong = [errors(mask, sample.labels, data.ignore_index) for mask in masks]
+        pictures = [sample.image, *(colour(mask, data.palette) for mask in (sample.labels, *masks)), *wrong]
         # White below a panorama, so that it does not widen the columns of all others.
         missing = max(0, round(sample.image.shape[1] / 2.0) - sample.image.shape[0])
         rows.append([np.pad(one, ((0, missing), (0, 0), (0, 0)), constant_values=255) for one in pictures])
@@ -107,7 +101,7 @@ def comparison_sheet(
     headings = ["image", "labels", *titles, *(f"errors: {title}" for title in titles)]
     if len(titles) == 1:
         headings[-1] = "errors"
-    sheet = contact_sheet(rows, titles=headings, names=names, height=height)
-    shown = [k for k in sorted(occurring) if k < len(class_names)]
-    below = legend([class_names[k] for k in shown], [palette[k] for k in shown], sheet.shape[1])
+    sheet = contact_sheet(rows, titles=headings, names=names)
+    shown = [k for k in sorted(occurring) if k < len(data.class_names)]
+    below = legend([data.class_names[k] for k in shown], [data.palette[k] for k in shown], sheet.shape[1])
     return np.concatenate([sheet, below])

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from cacseg._files import to_csv
 from cacseg.engine.evaluate import Evaluation
-from cacseg.metrics import Scores, tally
+from cacseg.metrics import Scores, or_none, tally
 
 TITLES = {
     "mean_iou": "mIoU",
@@ -66,11 +66,11 @@ def as_json(evaluation: Evaluation) -> dict[str, Any]:
     for name, counts in evaluation.counts.items():
         found, sums = evaluation.scores(name), tally(counts)
         outputs[name] = {
-            **{key: _number(getattr(found, key)) for key in TITLES},
+            **{key: or_none(getattr(found, key)) for key in TITLES},
             "classes": [
                 {
                     "name": class_name,
-                    **{key: _number(getattr(found, key)[k].item()) for key in CLASS_SCORES},
+                    **{key: or_none(getattr(found, key)[k].item()) for key in CLASS_SCORES},
                     "labelled_pixels": int(sums.labelled[k]),
                     "predicted_pixels": int(sums.predicted[k]),
                 }
@@ -143,10 +143,6 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
     ruler = ["---", *["---:"] * (len(header) - 1)]
     return ["| " + " | ".join(row) + " |" for row in (cells[0], ruler, *cells[1:])]
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _text(value: float) -> str:

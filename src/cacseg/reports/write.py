@@ -56,13 +56,6 @@ def write_evaluation(
             for one in samples
         ]
         model.train(was_training)
-        sheet = comparison_sheet(
-            samples,
-            [f"{image.name}   mIoU {percent(image.scores(found.output).mean_iou)}" for image in chosen],
-            [masks],
-            [found.output],
-            class_names=data.class_names,
-            palette=data.palette,
-            ignore_index=data.ignore_index,
-        )
+        names = [f"{image.name}   mIoU {percent(image.scores(found.output).mean_iou)}" for image in chosen]
+        sheet = comparison_sheet(samples, names, [masks], [found.output], data)
         save_picture(folder / "worst.png", sheet, overwrite=True)
