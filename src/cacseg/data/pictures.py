@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,6 +87,17 @@ def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Pictu
     return picture
 
 
+def text_picture(
+    text: str, width: int, height: int, ink: Colour = (0, 0, 0), background: Colour = (255, 255, 255)
+) -> Picture:
+    """Words in lines, as many as fit."""
+    picture = np.empty((height, width, 3), np.uint8)
+    picture[:] = background
+    for place, line in enumerate(textwrap.wrap(text, max(1, (width - 8) // 7))[: max(1, (height - 6) // 15)]):
+        _write(picture, line, 4, 15 * (place + 1), ink)
+    return picture
+
+
 def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
     if len(palette) > IGNORE:
         raise ValueError(f"a palette has at most {IGNORE} colours; got {len(palette)}.")
@@ -108,9 +120,9 @@ def _strip(texts: Sequence[str], widths: Sequence[int], height: int, gap: int) -
     return strip
 
 
-def _write(picture: Picture, text: str, left: int, base: int) -> None:
+def _write(picture: Picture, text: str, left: int, base: int, ink: Colour = (0, 0, 0)) -> None:
     plain = text.encode("ascii", "replace").decode()  # OpenCV's strokes know no other letters
-    cv2.putText(picture, plain, (left, base), cv2.FONT_HERSHEY_SIMPLEX, 0.38, (0, 0, 0), 1, cv2.LINE_AA)
+    cv2.putText(picture, plain, (left, base), cv2.FONT_HERSHEY_SIMPLEX, 0.38, ink, 1, cv2.LINE_AA)
 
 
 def _save(path: str | Path, picture: Image.Image, overwrite: bool) -> None:
