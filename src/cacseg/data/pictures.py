@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -16,6 +16,8 @@ from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Colour
 
+# Okabe and Ito's blue, orange and violet: of changed predictions.
+BETTER, WORSE, NEITHER, SAME = (0, 114, 178), (230, 159, 0), (204, 121, 167), (225, 225, 225)
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
 
 
@@ -85,6 +87,39 @@ def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Pictu
         picture[top + 3 : top + 15, left + 2 : left + 20] = shade
         _write(picture, name[:18], left + 25, top + 13)
     return picture
+
+
+def draw_changes(
+    before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], ignore_index: int
+) -> Picture:
+    """Where two predictions differ: blue where the second is right, orange where the first was, violet where neither.
+
+    What is the same is light, and what is ignored is black.
+    """
+    picture = np.empty((*labels.shape, 3), np.uint8)
+    picture[:] = SAME
+    picture[before != after] = NEITHER
+    picture[(before != after) & (after == labels)] = BETTER
+    picture[(before != after) & (before == labels)] = WORSE
+    picture[labels == ignore_index] = 0
+    return picture
+
+
+def draw_strip(
+    image: Picture,
+    labels: npt.NDArray[np.uint8],
+    answers: Mapping[str, npt.NDArray[np.uint8]],
+    palette: Sequence[Colour],
+    ignore_index: int = IGNORE,
+) -> Picture:
+    """input | truth | each answer, by its title; of two answers also where the second changes the first."""
+    pictures = [image, colour(labels, palette), *(colour(one, palette) for one in answers.values())]
+    titles = ["input", "truth", *answers]
+    if len(answers) == 2:
+        before, after = answers.values()
+        pictures.append(draw_changes(before, after, labels, ignore_index))
+        titles.append("blue: better, orange: worse")
+    return contact_sheet([pictures], titles=titles)
 
 
 def text_picture(
