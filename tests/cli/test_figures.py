@@ -72,7 +72,9 @@ def test_a_plain_model_has_two(place, tmp_path, capsys, monkeypatch):
     done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     assert names(tmp_path / "out") == BOTH
-    assert "tsne and moves" in done.err
+    assert "tsne is left out" in done.err
+    assert "moves is left out" in done.err
+    assert "wrote entropy, predictions" in done.out
     refused = run(*arguments, "--overwrite", "--class", "sky", capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
 

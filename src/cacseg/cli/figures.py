@@ -89,7 +89,7 @@ def figures(
     open_folder(output, overwrite)
     with progress_bar() as bar:
         task = bar.add_task("looking at images", total=len(in_grids) * len(runs) + len(looked_at) * moving)
-        left_out = write_figures(
+        written = write_figures(
             output,
             runs,
             data,
@@ -99,9 +99,9 @@ def figures(
             device=place,
             done=lambda: bar.advance(task),
         )
-    for reason in left_out:
-        note(f"left out: {reason}")
-    say(f"wrote {', '.join(sorted(path.name for path in output.iterdir() if path.is_file()))} to {output}")
+    for left_out, reason in written.left_out.items():
+        note(f"{left_out} is left out: {reason}")
+    say(f"wrote {', '.join(written.figures)} to {output}")
 
 
 def _titles(paths: list[Path]) -> list[str]:

@@ -69,11 +69,11 @@ def tsne_figure(
         own = places[first : first + len(one.features)]
         first += len(own)
         axes.scatter(*own.T, s=11, c=shade, marker=marker, linewidths=0, alpha=0.75, zorder=3)
-        _thumbnail(figure.add_subplot(grid[k, 0]), one, class_index, shade)
+        _thumbnail(figure.add_subplot(grid[k, 0]), one, class_index, shade, marker)
     axes.scatter(*places[first:].T, s=5, c="0.8", linewidths=0, zorder=1)
     for k in range(len(clusters)):  # each smaller than the one before: rows that lie together all show
-        area = 460 * 0.8**k
-        axes.scatter(*places[1 + k], s=area, c=COLOURS[k], marker="*", edgecolors="black", linewidths=1.0, zorder=6 + k)
+        area = 640 * (1 - 0.75 * k / len(clusters)) ** 2
+        axes.scatter(*places[1 + k], s=area, c=COLOURS[k], marker="*", edgecolors="black", linewidths=0.9, zorder=6 + k)
     axes.scatter(*places[0], s=150, c="white", marker="o", edgecolors="black", linewidths=2.2, zorder=5)
     axes.set(xticks=[], yticks=[])
     axes.set_title(f"{class_name} in {len(clusters)} images", fontsize=11, parse_math=False)
@@ -182,8 +182,10 @@ def answers_figure(rows: Sequence[Row], class_names: Sequence[str], palette: Seq
     return figure
 
 
-def _thumbnail(axes: Any, cluster: Cluster, class_index: int, shade: str) -> None:
-    """The image, pale but for the class, in a frame of its colour."""
+def _thumbnail(axes: Any, cluster: Cluster, class_index: int, shade: str, marker: str) -> None:
+    """The image, pale but for the class, in a frame of its colour and with its marker."""
+    corner: dict[str, Any] = {"transform": axes.transAxes, "markeredgecolor": "white", "linestyle": ""}
+    axes.plot(0.1, 0.86, marker=marker, color=shade, markersize=9, **corner)
     axes.imshow(_highlighted(cluster.sample, class_index))
     axes.set(xticks=[], yticks=[])
     axes.set_xlabel(_short(cluster.name), fontsize=7, labelpad=2, parse_math=False)

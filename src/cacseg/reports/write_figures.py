@@ -28,6 +28,7 @@ from cacseg.reports.figures import MOST_CLUSTERS, Cluster, Row, answers_figure, 
 from cacseg.reports.pictures import saved
 
 FORMATS = ("png", "svg")
+NAMES = ("tsne", "moves", "entropy", "predictions")
 ENOUGH = 10  # features of a class that an image needs for t-SNE, where the class is not asked for
 OTHERS = 60  # features of other classes of an image in t-SNE
 T = TypeVar("T")
@@ -40,6 +41,13 @@ class Shown(NamedTuple):
     model: SegmentationModel
     inference: Inference = Inference()
     scale: Scale | None = None
+
+
+class Written(NamedTuple):
+    """The figures that were written, and of the others why not."""
+
+    figures: list[str]
+    left_out: dict[str, str]
 
 
 def main_run(runs: Sequence[Shown]) -> Shown:
@@ -57,12 +65,12 @@ def write_figures(
     class_name: str | None = None,
     device: torch.device,
     done: Callable[[], None] = lambda: None,
-) -> list[str]:
-    """Writes entropy and predictions, and where a model adapts moves and tsne; gives what was left out, and why.
+) -> Written:
+    """Writes entropy and predictions, and where a model adapts moves and tsne.
 
     `looked_at` and `in_grids` are images of the data. `done` is called after each pass of an image.
     """
-    main, left_out = main_run(runs), list[str]()
+    main, left_out = main_run(runs), dict[str, str]()
     for run in runs:
         run.model.to(device).eval()
     if adapts(main.model):
@@ -74,13 +82,13 @@ def write_figures(
         except TooFewError as error:
             if class_name is not None:
                 raise
-            left_out.append(f"tsne: {error}")
+            left_out["tsne"] = str(error)
         if any(one.counts.any() for one in found):
             _write_moves(folder, found, data.class_names)
         else:
-            left_out.append("moves: no feature of these images is labelled.")
+            left_out["moves"] = "no feature of these images is labelled."
     else:
-        left_out.append(f"tsne and moves: {main.title} has a plain classifier, whose rows never move.")
+        left_out = dict.fromkeys(("tsne", "moves"), f"{main.title} has a plain classifier, whose rows never move.")
     answers = [
         _counted(
             image_answers(
@@ -112,7 +120,7 @@ def write_figures(
         ]
     _save(folder, "entropy", answers_figure(entropies, data.class_names, data.palette))
     _save(folder, "predictions", answers_figure(predictions, data.class_names, data.palette))
-    return left_out
+    return Written([name for name in NAMES if name not in left_out], left_out)
 
 
 class TooFewError(ValueError):
