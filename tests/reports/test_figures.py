@@ -103,6 +103,11 @@ def test_grids_share_a_scale_and_name_the_classes_that_occur():
     assert [one.get_text() for one in alone.legends[0].get_texts()] == ["road", "sky"]
 
 
+def test_long_names_of_runs_stay_apart():
+    answers = {f"runs/{'x' * 40}/{k}": np.zeros((30, 40), np.uint8) for k in range(2)}
+    assert_texts_apart(figures.answers_figure([figures.Row("first", sample(), answers)], NAMES, PALETTE))
+
+
 def looked_at(counts, moves):
     return [
         ImageRows(k, f"image {k}", np.array(count), {}, numbers(3, 4), np.array(move, np.float32))

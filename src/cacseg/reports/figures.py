@@ -169,7 +169,7 @@ def answers_figure(rows: Sequence[Row], class_names: Sequence[str], palette: Seq
             shown = panel.imshow(picture, **maps, interpolation="nearest" if picture.ndim == 3 else "auto")
             panel.set(xticks=[], yticks=[])
             if place == 0:
-                panel.set_title(title, fontsize=9, pad=3, parse_math=False)
+                panel.set_title(_short(title, int(14 * width)), fontsize=9, pad=3, parse_math=False)
         axes[place, 0].set_xlabel(_short(row.name), fontsize=7, labelpad=2, parse_math=False)
     if with_entropy:
         bar = figure.colorbar(shown, ax=axes, fraction=0.025, pad=0.01, aspect=30)
