@@ -87,11 +87,8 @@ class ContextAwareClassifier(nn.Module):
             "label_sampling": label_sampling,
             "zero_start": zero_start,
         }
-        given |= {
-            "context_design": context_design,
-            "oracle_design": oracle_design,
-            "prototype_epsilon": prototype_epsilon,
-        }
+        given |= {"context_design": context_design, "oracle_design": oracle_design}
+        given["prototype_epsilon"] = prototype_epsilon
         options = fill_preset(preset, **given)
         self.in_channels, self.num_classes, self.dropout, self.scale = in_channels, num_classes, dropout, scale
         self.plain_similarity, self.context_similarity = plain_similarity, context_similarity
@@ -149,7 +146,7 @@ class ContextAwareClassifier(nn.Module):
     def oracle_logits(
         self, features: Features, labels: Labels, offsets: Offsets | None = None, scope: Scope = "image"
     ) -> Logits:
-        """p_y of Eq. (3), the paper's upper bound; by default with each image's own prototypes, however it was trained."""
+        """p_y of Eq. (3), the paper's upper bound; by default with each image's own prototypes, whatever training has."""
         labels = self._fit_labels(features, offsets, labels)
         known = self._oracle_classifier(features, offsets, labels, scope)
         if known is None:
