@@ -23,7 +23,6 @@ class ContextAwareClassifier(nn.Module):
     `classifier(features, labels)` returns `ContextLogits` for `ContextLoss`; the labels may have any resolution.
     `classifier.oracle_logits(features, labels)` returns the paper's upper bound, from ground truth.
     `classifier.plain_logits(features)` returns what the convolution returned.
-    `classifier.both_weights(features)` returns the fixed weight and each image's own.
 
     Features are `[b, d, *spatial]` with one to three spatial dimensions, or packed (point clouds): `[N, d]` with labels
     `[N]` and `offsets` `[b + 1]`.
@@ -42,8 +41,7 @@ class ContextAwareClassifier(nn.Module):
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
         context_similarity: "cosine" or "dot", of the context and the oracle classifier.
-        context_design, oracle_design: how prototypes and weight become a classifier, a name in `DESIGNS`.
-            "none" leaves the branch out; without a context branch the answer is the plain logits.
+        context_design, oracle_design: how prototypes and weight become a classifier, in `DESIGNS`; "none" leaves it out.
         prototype_epsilon: added to the probabilities that context prototypes are divided by.
         frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
         ignore_index: the label that takes no part.
@@ -88,8 +86,7 @@ class ContextAwareClassifier(nn.Module):
             "zero_start": zero_start,
         }
         given |= {"context_design": context_design, "oracle_design": oracle_design}
-        given["prototype_epsilon"] = prototype_epsilon
-        options = fill_preset(preset, **given)
+        options = fill_preset(preset, **given, prototype_epsilon=prototype_epsilon)
         self.in_channels, self.num_classes, self.dropout, self.scale = in_channels, num_classes, dropout, scale
         self.plain_similarity, self.context_similarity = plain_similarity, context_similarity
         self.preset, self.oracle_scope, self.label_sampling = preset, options.oracle_scope, options.label_sampling
@@ -146,7 +143,7 @@ class ContextAwareClassifier(nn.Module):
     def oracle_logits(
         self, features: Features, labels: Labels, offsets: Offsets | None = None, scope: Scope = "image"
     ) -> Logits:
-        """p_y of Eq. (3), the paper's upper bound; by default with each image's own prototypes, whatever training has."""
+        """p_y of Eq. (3), the paper's upper bound; by default with each image's own prototypes, however trained."""
         labels = self._fit_labels(features, offsets, labels)
         known = self._oracle_classifier(features, offsets, labels, scope)
         if known is None:
