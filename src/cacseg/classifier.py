@@ -41,7 +41,7 @@ class ContextAwareClassifier(nn.Module):
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
         context_similarity: "cosine" or "dot", of the context and the oracle classifier.
-        context_design, oracle_design: how prototypes and weight become a classifier, in `DESIGNS`; "none" leaves it out.
+        context_design, oracle_design: how prototypes and weight become a classifier, in `DESIGNS`; "none" drops it.
         prototype_epsilon: added to the probabilities that context prototypes are divided by.
         frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
         ignore_index: the label that takes no part.
