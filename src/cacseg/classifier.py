@@ -137,6 +137,14 @@ class ContextAwareClassifier(nn.Module):
         plain, context, _ = self._logits(features, offsets, None)
         return self._one_if_binary(plain), self._one_if_binary(context)
 
+    def context_weight(self, features: Features, offsets: Offsets | None = None) -> Tensor:
+        """A_p of Eq. (5), [b, n, d]: each image's own rows, in the place of `weight` (binary: two)."""
+        self._check(features, offsets)
+        own = self._context_classifier(features, offsets, self._plain(features))
+        if own is None:
+            raise ValueError("the classifier has no context branch: context_design='none'. Its rows are `weight`.")
+        return own
+
     def oracle_logits(
         self, features: Features, labels: Labels, offsets: Offsets | None = None, scope: Scope = "image"
     ) -> Logits:

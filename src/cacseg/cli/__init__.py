@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.app import app as web_page
 from cacseg.cli.bench import bench
 from cacseg.cli.compare import ablate, compare
 from cacseg.cli.data import data
@@ -50,6 +51,7 @@ app.command()(ablate)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command("app")(web_page)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 

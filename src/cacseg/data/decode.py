@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import NamedTuple
 
 import cv2
@@ -12,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -31,6 +33,21 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     if image is None:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
     return np.asarray(image, np.uint8)
+
+
+def read_size(content: bytes, where: str) -> tuple[int, int]:
+    """Width and height that the header of an image claims, without decoding it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the caller has a limit of its own
+            with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
+                return picture.size
+    except Image.DecompressionBombError as error:
+        raise OSError(f"{where} claims too many pixels ({error}).") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        raise OSError(
+            f"{where} is damaged or no image ({len(content)} bytes). Known: {', '.join(IMAGE_FORMATS)}."
+        ) from error
 
 
 class Labels(NamedTuple):
