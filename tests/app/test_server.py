@@ -16,8 +16,20 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app_server import CLASSES, PALETTE, bad_uploads, encode, get, make_server, named_model, noise, post, predictor
-from app_server import serving, upload
+from app_server import (
+    CLASSES,
+    PALETTE,
+    bad_uploads,
+    encode,
+    get,
+    make_server,
+    named_model,
+    noise,
+    post,
+    predictor,
+    serving,
+    upload,
+)
 from cacseg.app import results, server
 from cacseg.app.predict import Predictor
 from cacseg.app.server import Example, Server, bind, is_local
@@ -35,7 +47,7 @@ def test_the_page_needs_nothing_from_elsewhere(url):
     status, headers, body = get(url)
     assert status == 200
     assert "default-src 'self'" in headers["Content-Security-Policy"]
-    for name in ("index.html", "page.css", "page.js", "icon.svg"):
+    for name in ("index.html", "page.css", "page.js", "picture.js", "state.js", "icon.svg"):
         status, _, content = get(f"{url}/static/{name}")
         assert status == 200
         assert re.findall(rb"\w+://[^\s\"']+", content.replace(b"http://www.w3.org/2000/svg", b"")) == []
@@ -62,7 +74,7 @@ def test_an_upload_is_predicted_and_its_files_can_be_fetched(url):
         assert f"{output}.png" in headers["Content-Disposition"]
         with Image.open(io.BytesIO(content)) as picture:
             assert picture.mode == "P"
-            assert picture.getpalette()[:9] == sum(PALETTE, [])
+            assert picture.getpalette()[:9] == [value for colour in PALETTE for value in colour]
             masks[output] = np.asarray(picture)
         assert np.array_equal(masks[output], answer.mask)
         assert found["shares"][output] == [float((answer.mask == label).mean()) for label in range(3)]

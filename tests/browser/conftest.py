@@ -1,4 +1,4 @@
-"""A real headless browser: CACSEG_BROWSER, an installed Chromium or Chrome, or Playwright's own; else tests are skipped."""
+"""A real headless browser: CACSEG_BROWSER, an installed Chromium or Chrome, or Playwright's own; else a skip."""
 
 import os
 import shutil
@@ -26,9 +26,9 @@ def browser():
 @pytest.fixture
 def page(browser):
     """A page that may talk to this machine alone; its errors and what it asks of others fail the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    context = browser.new_context(viewport={"width": 1280, "height": 1200}, accept_downloads=True)
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(15_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda request: wrong.append(request.url) if not _is_local(request.url) else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,10 +58,9 @@ def app(
         say(f"http://{address}:{listening.getsockname()[1]}/ shows {weights} on {predictor.device}; Ctrl-C ends it")
         if not is_local(host):
             note(f"note: whoever reaches {host} may upload images and see the model's classes; there is no password")
-        try:
+        with suppress(KeyboardInterrupt):
             serve(Server(predictor, title, chosen, hosts), listening)
-        except KeyboardInterrupt:
-            note("ended")
+    note("ended", "")
 
 
 def _examples_below(folder: Path) -> list[Example]:
