@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from cacseg import _checks, designs, ops
@@ -23,6 +24,7 @@ class ContextAwareClassifier(nn.Module):
     `classifier(features, labels)` returns `ContextLogits` for `ContextLoss`; the labels may have any resolution.
     `classifier.oracle_logits(features, labels)` returns the paper's upper bound, from ground truth.
     `classifier.plain_logits(features)` returns what the convolution returned.
+    `classifier.both_weights(features)` returns the fixed weight and each image's own.
 
     Features are `[b, d, *spatial]` with one to three spatial dimensions, or packed (point clouds): `[N, d]` with labels
     `[N]` and `offsets` `[b + 1]`.
@@ -137,13 +139,15 @@ class ContextAwareClassifier(nn.Module):
         plain, context, _ = self._logits(features, offsets, None)
         return self._one_if_binary(plain), self._one_if_binary(context)
 
-    def context_weight(self, features: Features, offsets: Offsets | None = None) -> Tensor:
-        """A_p of Eq. (5), [b, n, d]: each image's own rows, in the place of `weight` (binary: two)."""
+    def both_weights(
+        self, features: Features, offsets: Offsets | None = None
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "b n d"]]:
+        """C, and A_p of Eq. (5), each image's own rows; of binary segmentation two rows, background and foreground."""
         self._check(features, offsets)
         own = self._context_classifier(features, offsets, self._plain(features))
         if own is None:
-            raise ValueError("the classifier has no context branch: context_design='none'. Its rows are `weight`.")
-        return own
+            raise ValueError("the classifier has no context branch, context_design='none': its rows never move.")
+        return self._rows()[0], own.expand(len(features) if offsets is None else len(offsets) - 1, -1, -1)
 
     def oracle_logits(
         self, features: Features, labels: Labels, offsets: Offsets | None = None, scope: Scope = "image"

@@ -207,7 +207,7 @@ class _Predictor:
             scores = next(predict_each(networks_of(self.model, [self.output]), shown, size, self.inference))
         are_logits = not self.inference.averages
         return [
-            _Prediction(one.item, one.image, *read_scores(each, self.save, are_logits))
+            _Prediction(one.item, one.image, *_read_scores(each, self.save, are_logits))
             for one, each in zip(group, scores, strict=True)
         ]
 
@@ -216,7 +216,7 @@ def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def read_scores(
+def _read_scores(
     scores: Tensor, save: SaveOptions, are_logits: bool
 ) -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[np.unsignedinteger]]]:
     """The mask of one image, and its confidence and entropy maps where they are saved, from its scores [n, H, W]."""
