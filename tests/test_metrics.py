@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from cacseg.metrics import Tally, boundary_tally, confusion, inner, scores, tally
+from cacseg.metrics import Tally, boundary_tally, confusion, inner, most_likely, scores, tally
 
 
 def naive_counts(predictions, labels, num_classes, ignore_index):
@@ -254,3 +254,9 @@ def test_what_is_refused():
         confusion(torch.tensor([[0, 1], [3, 0]]), labels, 3)
     with pytest.raises(ValueError, match=r"a confusion matrix \[n, n\]; got shape \(2, 3\)"):
         scores(torch.zeros(2, 3, dtype=torch.long))
+
+
+def test_the_most_likely_class_is_the_argmax():
+    drawn = torch.randn(2, 5, 7, 9, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(most_likely(drawn, 1), drawn.argmax(1))
+    assert torch.equal(most_likely(torch.zeros(3, 4), 0), torch.zeros(4, dtype=torch.long))  # of equals the first

@@ -1,6 +1,7 @@
 """The measuring scripts of benchmarks/ that docs name."""
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import cacseg
 from cacseg.data import open_data
 
 ROOT = Path(__file__).parents[1]
+SPLITS = ("train", "val")
 
 
 def load(name):
@@ -67,3 +69,18 @@ def test_what_dilation_leaves_of_weights(tmp_path):
     for (_, blocks), row in rows.items():
         assert (row.correlation > 0.9999) == (blocks == "all")
         assert row.miou > 90.0  # two plain colours
+
+
+@pytest.mark.parametrize(("options", "held"), [(["--every", "2"], ["b", "d"]), (["--last", "0.25"], ["d"])])
+def test_images_are_held_out(tmp_path, options, held):
+    for kind, suffix in (("images", "jpg"), ("labels", "png")):
+        (tmp_path / "data" / kind / "train").mkdir(parents=True)
+        for name in "abcd":
+            (tmp_path / "data" / kind / "train" / f"{name}.{suffix}").write_bytes(name.encode())
+    (tmp_path / "data" / "classes.txt").write_text("dark\nlight\n")
+    command = [sys.executable, ROOT / "tools" / "hold_out.py", tmp_path / "data", tmp_path / "held", *options]
+    subprocess.run(command, check=True)
+    for kind in ("images", "labels"):
+        found = {split: sorted(path.stem for path in (tmp_path / "held" / kind / split).iterdir()) for split in SPLITS}
+        assert found == {"train": sorted({*"abcd"} - {*held}), "val": held}
+    assert (tmp_path / "held" / "labels" / "val" / "d.png").read_bytes() == b"d"

@@ -40,6 +40,11 @@ class Tally(NamedTuple):
     predicted: Int[Tensor, "*images n"]
 
 
+def most_likely(scores: Float[Tensor, "..."], dim: int) -> Int[Tensor, "..."]:
+    """The class with the largest score; on a CPU not by argmax, which takes five times as long as max there."""
+    return scores.argmax(dim) if scores.is_cuda else scores.max(dim).indices
+
+
 def confusion(
     predictions: Int[Tensor, "*any"], labels: Int[Tensor, "*any"], num_classes: int, ignore_index: int = 255
 ) -> Int[Tensor, "n n"]:

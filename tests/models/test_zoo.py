@@ -232,3 +232,14 @@ def test_numbers_of_numpy_and_torch_are_kept_as_pythons():
     arguments = create_on_meta("fcn", backbone="resnet18", **sizes, **shares).arguments
     assert json.loads(json.dumps(arguments)) == arguments
     assert [arguments[name] for name in ("num_classes", "label_smoothing", "dropout")] == [7, 0.5, 0.25]
+
+
+def test_a_head_of_other_width():
+    narrow = create_on_meta("upernet", 7, backbone="resnet18", head_channels=64)
+    assert narrow.classifier.weight.shape == (7, 64, 1, 1)
+    assert create_on_meta(**narrow.arguments).arguments == narrow.arguments
+    assert create_on_meta("upernet_resnet50").classifier.weight.shape[1] == 512
+    with pytest.raises(ValueError, match="head_channels must be at least 1; got 0"):
+        create_on_meta("upernet_resnet50", head_channels=0)
+    with pytest.raises(TypeError, match="head_channels"):
+        create_on_meta("upernet_resnet50", head_channels=64.5)

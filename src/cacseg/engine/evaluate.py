@@ -15,7 +15,7 @@ from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, networks_of, output_names, predict_each, send, view_image
 from cacseg.engine.prefetch import batch_by_key, prefetch
-from cacseg.metrics import Scores, Tally, boundary_tally, confusion, scores, tally
+from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
 
@@ -123,7 +123,7 @@ def evaluate(
                 shown = collate([one.views for one in group], model, device)
                 found = predict_each(networks_of(model, names), shown, (height, width), inference, known)
                 for name, logits in zip(names, found, strict=True):
-                    predictions = logits.argmax(1)
+                    predictions = most_likely(logits, 1)
                     for one, predicted, labelled in zip(group, predictions, labels, strict=True):
                         counts = confusion(predicted, labelled, n, data.ignore_index)
                         totals[name] += counts

@@ -25,6 +25,7 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.transforms import TestTransform, normalise
 from cacseg.engine.device import autocast
 from cacseg.functional.labels import resize_labels
+from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
@@ -243,7 +244,7 @@ def segment(
     height, width = image.shape[:2]
     with autocast(device, precision):
         scores = next(predict_each(networks_of(model, [model.default_output]), shown, (height, width), inference))
-    return scores[0].argmax(0).to(torch.uint8).cpu().numpy()
+    return most_likely(scores[0], 0).to(torch.uint8).cpu().numpy()
 
 
 @lru_cache(maxsize=8)

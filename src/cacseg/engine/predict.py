@@ -23,6 +23,7 @@ from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Scale, collate, networks_of, predict_each, view_image
 from cacseg.engine.inputs import Input, Journal
 from cacseg.engine.prefetch import batch_by_key, prefetch
+from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 
 _Kind = TypeVar("_Kind")
@@ -205,10 +206,11 @@ class _Predictor:
         shown = collate([one.views for one in group], self.model, self.device)
         with autocast(self.device, self.precision):
             scores = next(predict_each(networks_of(self.model, [self.output]), shown, size, self.inference))
+        masks = most_likely(scores, 1).to(torch.uint8).cpu().numpy()  # of all images: one wait for a GPU
         are_logits = not self.inference.averages
         return [
-            _Prediction(one.item, one.image, *_read_scores(each, self.save, are_logits))
-            for one, each in zip(group, scores, strict=True)
+            _Prediction(one.item, one.image, mask, _read_maps(each, self.save, are_logits))
+            for one, mask, each in zip(group, masks, scores, strict=True)
         ]
 
 
@@ -216,11 +218,8 @@ def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _read_scores(
-    scores: Tensor, save: SaveOptions, are_logits: bool
-) -> tuple[npt.NDArray[np.uint8], dict[str, npt.NDArray[np.unsignedinteger]]]:
-    """The mask of one image, and its confidence and entropy maps where they are saved, from its scores [n, H, W]."""
-    mask = scores.argmax(0).to(torch.uint8).cpu().numpy()
+def _read_maps(scores: Tensor, save: SaveOptions, are_logits: bool) -> dict[str, npt.NDArray[np.unsignedinteger]]:
+    """The confidence and entropy maps of one image, where they are saved, from its scores [n, H, W]."""
     maps: dict[str, Tensor] = {}
     if save.confidence or save.entropy:
         probabilities = scores.softmax(0) if are_logits else scores
@@ -230,7 +229,7 @@ def _read_scores(
             maps["entropy"] = torch.special.entr(probabilities).sum(0) / math.log(scores.shape[0])
     top = 2**save.bits - 1
     dtype = np.uint8 if save.bits == 8 else np.uint16
-    return mask, {key: (one.clamp(0, 1) * top).round().cpu().numpy().astype(dtype) for key, one in maps.items()}
+    return {key: (one.clamp(0, 1) * top).round().cpu().numpy().astype(dtype) for key, one in maps.items()}
 
 
 def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:

@@ -18,7 +18,7 @@ from cacseg.engine.optim import make_optimiser, rate_at
 from cacseg.engine.options import OptimiserOptions, ScheduleOptions, TrainingOptions
 from cacseg.engine.resident import Draws
 from cacseg.engine.stream import Batch, Picture
-from cacseg.metrics import Scores, confusion, scores
+from cacseg.metrics import Scores, confusion, most_likely, scores
 from cacseg.models import SegmentationModel
 
 
@@ -89,7 +89,7 @@ class SegmentationTask(LightningModule):
         known = picture.labels.long() if "oracle" in self.outputs else None
         found = predict_each(networks_of(self.model, self.outputs), shown, (height, width), self.inference, known)
         return {
-            name: confusion(logits.argmax(1), picture.labels, n, ignored)
+            name: confusion(most_likely(logits, 1), picture.labels, n, ignored)
             for name, logits in zip(self.outputs, found, strict=True)
         }
 

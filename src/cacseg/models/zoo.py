@@ -38,7 +38,6 @@ from cacseg.models.heads import DILATIONS, FCN, DeepLabV3Plus, OCRNet, UPerNet
 from cacseg.models.model import AuxiliaryHead, PlainClassifier, SegmentationModel
 from cacseg.presets import DEFAULT, PresetName, fill_preset, or_default
 
-CHANNELS = 512  # d, of every head's features
 AUXILIARY_CHANNELS = 256
 AUXILIARY_LEVEL = 2
 
@@ -82,6 +81,7 @@ def create_model(
     *,
     backbone: str | None = None,
     in_channels: int = 3,
+    head_channels: int = 512,
     pretrained: bool = False,
     backbone_weights: str | Path | None = None,
     auxiliary: bool = True,
@@ -118,6 +118,8 @@ def create_model(
         classifier: "context", or "plain" for the 1x1 convolution of the baseline.
         backbone: timm's name of a backbone with maps of the strides 4, 8, 16, 32; for a head alone.
         in_channels: channels of the images.
+        head_channels: d, of the head's features, which the classifier reads; the paper's models have 512. A small
+            backbone is well served by 128, at a fraction of the time.
         pretrained: whether timm downloads weights for the backbone.
         backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
             metadata may state the padding, mean and std that go with them.
@@ -153,6 +155,7 @@ def create_model(
     output_stride = or_default(output_stride, architecture.output_stride)
     drop_path = or_default(drop_path, architecture.drop_path)
     integers = {"num_classes": num_classes, "in_channels": in_channels, "ignore_index": ignore_index}
+    integers["head_channels"] = head_channels
     for key, value in {**integers, "output_stride": output_stride}.items():
         check_integer(key, value, scalars=True)
     for key, values in {"mean": mean, "std": std, "class_weights": class_weights}.items():
@@ -163,6 +166,8 @@ def create_model(
     check_number("dropout", or_default(dropout, 0.0), 0.0, 1.0, scalars=True)
     check_label_smoothing(label_smoothing)
     check_choice("classifier", classifier, ("context", "plain"))
+    if head_channels < 1:
+        raise ValueError(f"head_channels must be at least 1; got {head_channels}. The paper's models have 512.")
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background is a class: binary is 2.")
     if not all(value > 0.0 for value in or_default(std, ())):
@@ -183,6 +188,7 @@ def create_model(
         "classifier": classifier,
         "backbone": backbone,
         "in_channels": int(in_channels),
+        "head_channels": int(head_channels),
         "auxiliary": auxiliary,
         "auxiliary_weight": float(auxiliary_weight),
         "auxiliary_average": options.auxiliary_average,
@@ -225,6 +231,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     """The model that resolved arguments describe."""
     head_class, levels = HEADS[architecture.head]
     num_classes, dropout, auxiliary = (arguments[key] for key in ("num_classes", "dropout", "auxiliary"))
+    channels = arguments["head_channels"]
     of_backbone = ("in_channels", "output_stride", "drop_path", "dilated_blocks", "padding", "pad_to_stride")
     backbone = make_backbone(
         architecture.backbone,
@@ -234,19 +241,19 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
     )
     # Before the classifier, whose kind draws more or fewer random numbers: all else starts equal for one seed.
     of_head = {"dilations": arguments["dilations"]} if "dilations" in arguments else {}
-    head = head_class(backbone.channels, CHANNELS, **of_head)
+    head = head_class(backbone.channels, channels, **of_head)
     auxiliary_head = None
     if auxiliary:
         auxiliary_head = make_auxiliary_head(architecture.head, backbone.channels, num_classes, dropout)
     shared = {key: arguments[key] for key in ("ignore_index", "class_weights", "label_smoothing")}
-    classifier: ContextAwareClassifier | PlainClassifier = PlainClassifier(CHANNELS, num_classes, dropout)
+    classifier: ContextAwareClassifier | PlainClassifier = PlainClassifier(channels, num_classes, dropout)
     criterion = None
     if arguments["classifier"] == "context":
         of_classifier, of_loss = arguments["classifier_arguments"], arguments["loss_arguments"]
         fixed = {"dropout": dropout, "preset": arguments["preset"], "ignore_index": arguments["ignore_index"]}
         taken = {*fixed, "in_channels", "num_classes"}
         check_names("classifier_arguments", of_classifier, {*signature(ContextAwareClassifier).parameters} - taken)
-        classifier = ContextAwareClassifier(CHANNELS, num_classes, **fixed, **of_classifier)
+        classifier = ContextAwareClassifier(channels, num_classes, **fixed, **of_classifier)
         overlap = arguments["overlap_weight"]
         fixed = shared if overlap is None else {**shared, "overlap_weight": overlap}
         check_names("loss_arguments", of_loss, {*signature(ContextLoss).parameters} - {*fixed, "preset"})

@@ -40,6 +40,8 @@ class ModelConfig(Section):
     """A model of `cacseg models`, or a head (fcn, deeplabv3plus, upernet, ocrnet) with a model.backbone."""
     backbone: str | None = None
     """timm's name of a backbone, for a head alone; none: that of the model."""
+    head_channels: Count = 512
+    """Of the features that the classifier reads; fewer make a small model much quicker."""
     classifier: Literal["context", "plain"] = "context"
     """Context-aware, or the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT

@@ -21,6 +21,7 @@ def demo(steps: int = STEPS, images: int = IMAGES) -> Config:
         {
             "model.name": "deeplabv3plus",
             "model.backbone": "mobilenetv2_035",
+            "model.head_channels": 64,
             "model.output_stride": 16,
             "model.auxiliary": False,
             "data.size": SIZE,

@@ -97,6 +97,14 @@ def folder() -> Config:
     )
 
 
+def folder_base() -> Config:
+    """The same data with a current backbone from timm's ImageNet weights, for a GPU."""
+    model = {"model.name": "upernet", "model.backbone": "convnext_tiny", "model.pretrained": True}
+    optimiser = {"optimiser.rate": 1e-4, "optimiser.weight_decay": 0.05, "model.drop_path": 0.2}
+    run = {"schedule.steps": 20_000, "schedule.warmup_steps": 500, "training.precision": "bf16"}
+    return change(folder(), {**model, **optimiser, **run, "training.channels_last": True})
+
+
 def camvid() -> Config:
     """Street scenes of 480x360."""
     own = {"model.name": "fcn_mobilenetv2", "data.name": "camvid", "data.crop": (352, 480), "schedule.steps": 4000}
@@ -120,6 +128,7 @@ def synthetic() -> Config:
 
 RECIPES: dict[str, Recipe] = {
     "folder": Recipe(folder, "one's own data; needs data.root; model.pretrained=true helps"),
+    "folder_base": Recipe(folder_base, "one's own data on a GPU; needs data.root; downloads weights of ConvNeXt-T"),
     "camvid": Recipe(camvid, "needs data.root; model.pretrained=true helps"),
     "msrc21": Recipe(msrc21, "needs data.root; model.pretrained=true helps"),
     "synthetic": Recipe(synthetic, "generated scenes, no files needed"),
