@@ -19,7 +19,8 @@ from cacseg.data.decode import decode_image, read_size
 from cacseg.data.pictures import Picture
 from cacseg.engine.device import is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, Scale, collate, networks_of, predict_each, view_image
-from cacseg.engine.predict import SaveOptions, read_scores
+from cacseg.engine.predict import SaveOptions, read_maps
+from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 
 SHOWN_PIXELS = 2**21  # 2048x1024; larger images are predicted and shown at this size
@@ -115,8 +116,8 @@ class Predictor:
 
         def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
             features = model.features(images)
-            rows = classifier.context_weight(features).float()
-            moved.append(1.0 - F.cosine_similarity(rows, classifier.weight.flatten(1).float(), dim=2))
+            fixed, own = classifier.both_weights(features)
+            moved.append(1.0 - F.cosine_similarity(own.float(), fixed.float(), dim=2))
             for one in classifier.both_logits(features):
                 yield one if model.stride is None else model.upsample_logits(one.float(), images.shape[2:])
 
@@ -125,9 +126,9 @@ class Predictor:
 
 def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:
     save = SaveOptions(confidence=True, entropy=True)
-    strips = [read_scores(one, save, are_logits=True) for one in scores.split(ROWS, dim=1)]
-    shown = np.concatenate([mask for mask, _ in strips])
-    maps = [np.concatenate([one[kind] for _, one in strips]).astype(np.uint8) for kind in MAPS]
+    shown = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
+    strips = [read_maps(one, save, are_logits=True) for one in scores.split(ROWS, dim=1)]
+    maps = [np.concatenate([one[kind] for one in strips]).astype(np.uint8) for kind in MAPS]
     mask = shown if shown.shape == size else _enlarge(scores, np.unique(shown), size)
     return Answer(mask, np.stack([shown, *maps]))
 
