@@ -1,12 +1,14 @@
 """The page of `cacseg app` in a browser: upload, slider, the class under the pointer, downloads, bad files."""
 
 import re
+import threading
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from app_server import CLASSES, PALETTE, bad_uploads, encode, make_server, named_model, noise, predictor, serving
+from cacseg.app.predict import Predictor
 from cacseg.app.server import Example, Server
 from cacseg.models import create_model
 from command_line import run
@@ -179,6 +181,28 @@ def test_several_files_and_back_to_an_earlier_one(page, url):
     page.locator("#history-list button").last.click()
     page.locator("#name", has_text="0.png").wait_for()
     assert re.findall(r"\d+", page.locator("#size").inner_text()) == ["30", "20"]
+
+
+def test_the_status_ends_with_the_prediction(page):
+    """Though the answer to how many are waiting comes after that of the prediction."""
+    late, gate = [], threading.Event()
+
+    class Slow(Predictor):
+        def predict(self, image):
+            assert gate.wait(30)
+            return super().predict(image)
+
+    with serving(Server(predictor(kind=Slow), "slow")) as url:
+        page.route("**/api/queue", lambda route: late.append(route))
+        page.goto(url)
+        with page.expect_request("**/api/queue"):
+            choose(page, "slow.png", encode(noise()))
+        assert "slow" in page.locator("#status").inner_text()
+        gate.set()
+        shows(page, "slow")
+        late[0].fulfill(json={"waiting": 3})
+        page.wait_for_timeout(200)
+        assert page.locator("#status").inner_text() == ""
 
 
 @pytest.mark.parametrize("width", [390, 1280])

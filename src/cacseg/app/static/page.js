@@ -20,11 +20,12 @@ function enqueue(name, url, body) {
 }
 
 async function predict(name, url, body) {
+  let done = false;
   const tell = async () => {
     const { waiting } = await (await fetch("/api/queue")).json().catch(() => ({ waiting: 0 }));
     const others = waiting > 1 ? `, ${waiting - 1} of others in the queue` : "";
     const more = left > 1 ? `, ${left - 1} more to go` : "";
-    say(`Predicting ${name}${more}${others}`, true);
+    if (!done) say(`Predicting ${name}${more}${others}`, true);
   };
   say(`Predicting ${name}`, true);
   const timer = setInterval(() => tell().catch(() => {}), 1000);
@@ -37,6 +38,7 @@ async function predict(name, url, body) {
     history.length = Math.min(history.length, HISTORY);
     await open(result);
   } finally {
+    done = true;
     clearInterval(timer);
   }
 }
