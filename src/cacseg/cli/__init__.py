@@ -44,6 +44,7 @@ def _root(
 
 
 app.command()(demo)
+app.command("app")(web_page)
 app.command()(models)
 app.command()(train)
 app.command()(compare)
@@ -51,7 +52,6 @@ app.command()(ablate)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
-app.command("app")(web_page)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 
