@@ -65,7 +65,7 @@ def bad_uploads():
 def serving(server):
     """The address of a running server."""
     with bind("127.0.0.1", 0) as listening:
-        running = uvicorn.Server(uvicorn.Config(server.app, log_level="warning"))
+        running = uvicorn.Server(uvicorn.Config(server.app, log_level="warning", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=running.run, args=([listening],))
         thread.start()
         try:

@@ -189,6 +189,34 @@ def test_only_the_last_results_are_kept_and_none_after_the_end(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_end_waits_for_no_prediction_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    begun, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Endless(Predictor):
+        def predict(self, image):
+            begun.set()
+            assert gate.wait(60)
+            return super().predict(image)
+
+    class Watched(Server):
+        def _predict(self, *arguments):
+            try:
+                return super()._predict(*arguments)
+            finally:
+                ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with serving(Watched(predictor(kind=Endless), "endless")) as url:
+            answer = pool.submit(upload, url, "a.png", encode(noise()))
+            assert begun.wait(30)
+        assert not ended.is_set()
+        assert answer.result(30)[0] == 503
+    gate.set()
+    assert ended.wait(30)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_is_told_and_the_server_goes_on(url, monkeypatch):
     def full(*arguments, **more):
         raise OSError(28, "No space left on device")

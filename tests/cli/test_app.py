@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,6 +44,7 @@ def test_it_serves_until_a_signal_ends_it(model, tmp_path):
     photos.mkdir()
     for number in range(30):
         (photos / f"{number:02d}.png").write_bytes(encode(noise(seed=number)))
+    large = encode(noise(1024, 2048), "JPEG")
     started = {
         kind: start(model, tmp_path / kind.name, "--examples", photos) for kind in (signal.SIGINT, signal.SIGTERM)
     }
@@ -55,8 +58,14 @@ def test_it_serves_until_a_signal_ends_it(model, tmp_path):
             assert post(f"{url}/api/examples/3")[0] == 200
             assert upload(url, "a.png", encode(noise()))[0] == 200
             (folder,) = (path for path in (tmp_path / kind.name).iterdir() if path.name.startswith("cacseg_app_"))
-            process.send_signal(kind)
-            _, errors = process.communicate(timeout=30)
+            with ThreadPoolExecutor(1) as pool:  # the signal comes while a large image is predicted
+                answer = pool.submit(upload, url, "large.png", large)
+                deadline = time.monotonic() + 30
+                while json.loads(get(f"{url}/api/queue")[2])["waiting"] == 0 and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                process.send_signal(kind)
+                _, errors = process.communicate(timeout=30)
+                assert answer.result()[0] in (200, 503)
         finally:
             process.kill()
             process.communicate()

@@ -18,11 +18,12 @@ import ipaddress
 import logging
 import socket
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib import resources
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -47,12 +48,15 @@ UPLOAD_SECONDS = 120.0
 WAITING = 8  # uploads and predictions at a time, the running one included; more are told to come again
 EXAMPLE_PIXELS = 160 * 120
 BODY = "application/octet-stream"  # which a page of another site cannot send without asking this server
+PREDICTING = "cacseg prediction"  # name of a thread
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+
+_Kind = TypeVar("_Kind")
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -73,7 +77,7 @@ class Server:
         self.names = list(model.class_names or (f"class {label}" for label in range(model.num_classes)))
         self.palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
         self.results: Results
-        self.turn = asyncio.Semaphore(1)
+        self.turn, self.reading = asyncio.Semaphore(1), asyncio.Semaphore(2)
         self.waiting = 0
         routes = [
             Route("/", self.page),
@@ -94,6 +98,7 @@ class Server:
         with tempfile.TemporaryDirectory(prefix="cacseg_app_", ignore_cleanup_errors=True) as folder:
             self.results = Results(Path(folder), self.palette)
             yield
+            self.results.close()
 
     async def page(self, request: Request) -> Response:
         return FileResponse(str(STATIC / "index.html"))
@@ -122,7 +127,8 @@ class Server:
             return to_jpeg(shrink(example.read(), EXAMPLE_PIXELS), 85)
 
         try:
-            return Response(await run_in_threadpool(thumbnail), media_type="image/jpeg")
+            async with self.reading:
+                return Response(await run_in_threadpool(thumbnail), media_type="image/jpeg")
         except (OSError, ValueError) as error:
             raise HTTPException(422, str(error)) from error
 
@@ -159,7 +165,9 @@ class Server:
             async with self.turn:
                 if await request.is_disconnected():
                     return Response(status_code=499)
-                found = await run_in_threadpool(self._predict, name, read or (lambda: read_image(content, name)))
+                found = await _run_apart(lambda: self._predict(name, read or (lambda: read_image(content, name))))
+        except asyncio.CancelledError:
+            raise HTTPException(503, "the server is ending.") from None
         finally:
             self.waiting -= 1
         return JSONResponse(found)
@@ -174,6 +182,27 @@ class Server:
         except OSError as error:
             logger.error("%s", error)
             raise HTTPException(507, "the server could not store the prediction; its log says why.") from error
+
+
+async def _run_apart(work: Callable[[], _Kind]) -> _Kind:
+    """Runs `work` in a thread that neither a cancelled request nor the end of the process waits for."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[_Kind] = loop.create_future()
+
+    def finish(act: Callable[[Any], None], value: Any) -> None:
+        if not future.done():  # cancelled
+            act(value)
+
+    def run() -> None:
+        try:
+            done = future.set_result, work()
+        except Exception as error:
+            done = future.set_exception, error  # type: ignore[assignment]
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(finish, *done)
+
+    threading.Thread(target=run, name=PREDICTING, daemon=True).start()
+    return await future
 
 
 async def _read_body(request: Request, name: str) -> bytes:
@@ -241,6 +270,11 @@ def is_local(host: str) -> bool:
 
 
 def serve(server: Server, listening: socket.socket) -> None:
-    """Runs until Ctrl-C (KeyboardInterrupt) or SIGTERM; requests under way are given a few seconds."""
-    config = uvicorn.Config(server.app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    """Runs until Ctrl-C (KeyboardInterrupt) or SIGTERM; requests under way are given two seconds, then left."""
+    config = uvicorn.Config(server.app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
     uvicorn.Server(config).run([listening])
+
+
+def is_predicting() -> bool:
+    """Whether a prediction is under way, which `serve` may have left behind."""
+    return any(thread.name == PREDICTING for thread in threading.enumerate())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ def app(
 
     try:
         from cacseg.app.predict import Predictor
-        from cacseg.app.server import Server, bind, is_local, serve
+        from cacseg.app.server import Server, bind, is_local, is_predicting, serve
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f"the app needs {error.name}: pip install 'cacseg[app]'.") from error
 
@@ -61,6 +62,8 @@ def app(
         with suppress(KeyboardInterrupt):
             serve(Server(predictor, title, chosen, hosts), listening)
     note("ended", "")
+    if is_predicting():
+        os._exit(0)  # all is closed and removed; torch aborts a process whose interpreter ends under a running model
 
 
 def _examples_below(folder: Path) -> list[Example]:
