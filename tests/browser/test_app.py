@@ -35,7 +35,7 @@ def choose(page, name, content, kind=PNG):
 
 def shows(page, name):
     page.locator("#name", has_text=name).wait_for()
-    page.wait_for_function("document.getElementById('status').textContent === ''")
+    page.locator("#status:empty").wait_for(state="attached")
 
 
 def colour_at(page, canvas, x, y):
