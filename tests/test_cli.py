@@ -88,7 +88,7 @@ def mobilenet_name(name):
 
 def test_import_weights(tmp_path, run):
     torch.manual_seed(0)
-    model = create_model("fcn_mobilenetv2", 5, preset="released").eval()
+    model = create_model("fcn_mobilenetv2", 5, preset="released", dilated_blocks="first").eval()
     meta = {"CLASSES": ("a", "b", "c", "d", "e"), "PALETTE": [[i, i, i] for i in range(5)]}
     torch.save({"meta": meta, "state_dict": reference_checkpoint(model)}, tmp_path / "iter_160000.pth")
     done = run("import-weights", "iter_160000.pth", "--model", "fcn_mobilenetv2")

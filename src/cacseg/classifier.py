@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from cacseg import _checks, designs, ops
@@ -24,7 +23,6 @@ class ContextAwareClassifier(nn.Module):
     `classifier(features, labels)` returns `ContextLogits` for `ContextLoss`; the labels may have any resolution.
     `classifier.oracle_logits(features, labels)` returns the paper's upper bound, from ground truth.
     `classifier.plain_logits(features)` returns what the convolution returned.
-    `classifier.both_weights(features)` returns the fixed weight and each image's own.
 
     Features are `[b, d, *spatial]` with one to three spatial dimensions, or packed (point clouds): `[N, d]` with labels
     `[N]` and `offsets` `[b + 1]`.
@@ -43,8 +41,7 @@ class ContextAwareClassifier(nn.Module):
         zero_start: projectors start by giving 0, so that with a residual design A starts as C.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
         context_similarity: "cosine" or "dot", of the context and the oracle classifier.
-        context_design, oracle_design: how prototypes and weight become a classifier, a name in `DESIGNS`.
-            "none" leaves the branch out; without a context branch the answer is the plain logits.
+        context_design, oracle_design: how prototypes and weight become a classifier, in `DESIGNS`; "none" drops it.
         prototype_epsilon: added to the probabilities that context prototypes are divided by.
         frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
         ignore_index: the label that takes no part.
@@ -83,15 +80,13 @@ class ContextAwareClassifier(nn.Module):
         _checks.check_integer("ignore_index", ignore_index, scalars=True)
         _checks.check_flags(bias=bias, frozen_oracle=frozen_oracle)
         designs.check_similarities(plain_similarity, context_similarity, bias)
-        options = fill_preset(
-            preset,
-            oracle_scope=oracle_scope,
-            label_sampling=label_sampling,
-            context_design=context_design,
-            oracle_design=oracle_design,
-            zero_start=zero_start,
-            prototype_epsilon=prototype_epsilon,
-        )
+        given: dict[str, Any] = {
+            "oracle_scope": oracle_scope,
+            "label_sampling": label_sampling,
+            "zero_start": zero_start,
+        }
+        given |= {"context_design": context_design, "oracle_design": oracle_design}
+        options = fill_preset(preset, **given, prototype_epsilon=prototype_epsilon)
         self.in_channels, self.num_classes, self.dropout, self.scale = in_channels, num_classes, dropout, scale
         self.plain_similarity, self.context_similarity = plain_similarity, context_similarity
         self.preset, self.oracle_scope, self.label_sampling = preset, options.oracle_scope, options.label_sampling
@@ -112,9 +107,7 @@ class ContextAwareClassifier(nn.Module):
 
         `arguments` are those of the constructor but in_channels, num_classes and bias, which the convolution fixes.
         """
-        classifier = cls(**arguments_of(cls, conv, arguments))
-        trained = next(conv.parameters())
-        classifier.to(device=trained.device, dtype=trained.dtype)
+        classifier = cls(**arguments_of(cls, conv, arguments)).to(next(conv.parameters()))
         copy_values(conv, classifier.weight, classifier.bias)
         return classifier.train(conv.training)
 
@@ -139,10 +132,8 @@ class ContextAwareClassifier(nn.Module):
         plain, context, _ = self._logits(features, offsets, None)
         return self._one_if_binary(plain), self._one_if_binary(context)
 
-    def both_weights(
-        self, features: Features, offsets: Offsets | None = None
-    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "b n d"]]:
-        """C, and A_p of Eq. (5), each image's own rows; of binary segmentation two rows, background and foreground."""
+    def both_weights(self, features: Features, offsets: Offsets | None = None) -> tuple[Tensor, Tensor]:
+        """C, [n, d], and A_p of Eq. (5), [b, n, d]; of binary segmentation two rows, background and foreground."""
         self._check(features, offsets)
         own = self._context_classifier(features, offsets, self._plain(features))
         if own is None:
@@ -152,10 +143,7 @@ class ContextAwareClassifier(nn.Module):
     def oracle_logits(
         self, features: Features, labels: Labels, offsets: Offsets | None = None, scope: Scope = "image"
     ) -> Logits:
-        """p_y of Eq. (3): what the classifier would answer if it knew the labels, the paper's upper bound.
-
-        For evaluation, so by default with each image's own prototypes, whatever `oracle_scope` training has.
-        """
+        """p_y of Eq. (3), the paper's upper bound; by default with each image's own prototypes, however trained."""
         labels = self._fit_labels(features, offsets, labels)
         known = self._oracle_classifier(features, offsets, labels, scope)
         if known is None:

@@ -10,7 +10,11 @@ from typer.testing import CliRunner
 
 import data_trees as trees
 from cacseg.cli import app, main
-from cacseg.data.check import check_data, guess_name
+from cacseg.data import open_data
+from cacseg.data.check import _check_pair, check_data, guess_name
+from cacseg.data.check_sheet import NO_CLASS, list_faults
+from cacseg.data.class_list import builtin_classes, parse_classes
+from cacseg.data.open import open_layout, open_split
 
 runner = CliRunner()
 
@@ -115,6 +119,104 @@ def test_the_command_says_what_is_wrong(tmp_path, capfd):
     assert [split["split"] for split in answer["splits"]] == ["train"]
     assert len(answer["splits"][0]["problems"]) == 5
     assert answer["ok"] is False
+
+
+def test_the_sheet_shows_what_is_wrong_first(tmp_path, capfd):
+    trees.folder(tmp_path, count=6)
+    whole = check_data("folder", tmp_path, ["train"], workers=0).splits[0].sheet
+    _break(tmp_path)
+    layout, files, top, classes = open_layout("folder", tmp_path, None)
+    data, listing = open_split(layout, files, top, classes, "train", None)
+    broken = {k: found for k in range(len(data)) if isinstance(found := _check_pair(data, k), str)}
+    faults = list_faults(data, listing, broken)
+    problems = ("one size", "damaged", "label 77", "no labels", "no image")
+    for fault, words in zip(faults, problems, strict=True):
+        assert words in fault.problem
+    assert [(one.image is None, one.labels is None) for one in faults[-2:]] == [(False, True), (True, False)]
+    sheet = check_data("folder", tmp_path, ["train"], workers=0).splits[0].sheet
+    assert (sheet == NO_CLASS).all(-1).sum() > 1000  # all 77s
+    assert not (whole == NO_CLASS).all(-1).any()
+    first = np.flatnonzero((sheet == NO_CLASS).all((-1,)).any(1))[0]
+    assert first < 5 * 200  # among the first five rows
+    for path in (tmp_path / "labels/train").rglob("*.png"):
+        trees.write(path, np.full(trees.SIZE, 99, np.uint8))
+    only = check_data("folder", tmp_path, ["train"], workers=0, sheet_rows=1).splits[0]
+    assert only.sheet is not None  # of faults alone
+    assert only.sheet.shape[0] < sheet.shape[0]
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_split_that_training_needs_is_missing(split, tmp_path, capfd):
+    trees.folder(tmp_path / "data")
+    for kind in ("images", "labels"):
+        (tmp_path / "data" / kind / split).rename(tmp_path / "data" / kind / "extra")
+    done = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0"])
+    assert done.exit_code == 1
+    assert f"there is no split '{split}'" in done.output
+    assert "nothing is wrong" not in done.output
+    machine = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--json"])
+    answer = json.loads(machine.stdout)
+    assert answer["ok"] is False
+    assert len(answer["missing"]) == 1
+    alone = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--split", "extra"])
+    assert alone.exit_code == 0, alone.output
+
+
+CAMVID = builtin_classes("camvid")
+COLOURED = "".join(f"{name} {k} {2 * k} 9\n" for k, name in enumerate(CAMVID.names))
+
+
+@pytest.mark.parametrize(
+    ("classes", "coloured"),
+    [
+        ("road\ncar\nsky\n", False),
+        ("road 1 2 3\ncar 4 5 6\nsky 7 8 9\n", False),
+        ("road 1 2 3\ncar 4 5 6\nsky 7 8 9\n", True),
+        ("tumour\n", False),
+        ("\n".join(CAMVID.names) + "\n", False),
+        (COLOURED, False),
+        (COLOURED, True),
+    ],
+)
+def test_check_and_train_read_a_folder_alike(classes, coloured, tmp_path):
+    """Under the name that is guessed and as 'folder': the same names, colours and labels."""
+    trees.folder(tmp_path, classes)
+    if coloured:
+        palette = np.array([*parse_classes(classes, "").palette, *[(0, 0, 0)] * 256], np.uint8)
+        for path in (tmp_path / "labels").rglob("*.png"):
+            values = np.array(Image.open(path))
+            Image.fromarray(palette[np.where(values == 255, 0, values)]).save(path)
+    report = check_data(guess_name(tmp_path), tmp_path, workers=0, sheet_rows=0)
+    data = open_data("folder", tmp_path, "train")
+    assert report.class_names == data.class_names
+    assert report.palette == data.palette
+    if report.problems:  # what the check refuses, training refuses
+        assert classes == "tumour\n"
+        return
+    pixels = sum(np.bincount(data.read(k).labels.ravel(), minlength=256) for k in range(len(data)))
+    np.testing.assert_array_equal(report.splits[0].pixels, pixels)
+    described = report.as_json()["classes"]
+    assert [one["name"] for one in described] == list(data.class_names)
+    assert [tuple(one["colour"]) for one in described] == list(data.palette)
+
+
+def test_without_a_list_of_classes_both_refuse(tmp_path):
+    trees.folder(tmp_path)
+    (tmp_path / "classes.txt").unlink()
+    for attempt in (lambda: check_data(guess_name(tmp_path), tmp_path), lambda: open_data("folder", tmp_path, "train")):
+        with pytest.raises(FileNotFoundError, match=r"no .*classes\.txt"):
+            attempt()
+
+
+def test_no_pixel_of_the_second_class(tmp_path):
+    """Which training refuses."""
+    trees.folder(tmp_path, "healthy\ntumour\n")
+    for path in (tmp_path / "labels").rglob("*.png"):
+        trees.write(path, np.zeros(trees.SIZE, np.uint8))
+    train, val = check_data("folder", tmp_path, workers=0).splits
+    assert len(train.problems) == 1
+    assert "'tumour' (1)" in train.problems[0]
+    assert not val.problems
 
 
 def test_results_are_not_overwritten(tmp_path, monkeypatch, capsys):

@@ -58,7 +58,8 @@ def check(
 ) -> None:
     """Read every file of a data set and say what is wrong. The exit code is 0 when nothing is, else 1.
 
-    Unpaired files, sizes that differ, labels out of range, files that cannot be read; and how often each class occurs.
+    Unpaired files, sizes that differ, labels out of range, files that cannot be read, a missing train or val split; and
+    how often each class occurs. The sheets of --output show faulty images first, each with what is wrong.
     """
     from cacseg._files import check_target
     from cacseg.data.check import check_data, guess_name
@@ -116,6 +117,8 @@ def _print(report: Report) -> None:
             say(f"  wrong: {problem}")
         if len(one.problems) > SHOWN:
             say(f"  ... and {len(one.problems) - SHOWN} more (--json lists them all)")
+    for problem in report.missing:
+        say(f"  wrong: {problem}")
     count = len(report.problems)
     say("nothing is wrong." if not count else f"{count} thing{'' if count == 1 else 's'} wrong.")
 

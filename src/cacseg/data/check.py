@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
@@ -16,14 +16,15 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from cacseg.data.check_sheet import make_sheet
 from cacseg.data.files import open_files
 from cacseg.data.label_map import IGNORE, MASK_HINT
-from cacseg.data.layouts import LAYOUTS
+from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, Layout
 from cacseg.data.open import FileData, open_layout, open_split
-from cacseg.data.pictures import colour, contact_sheet, legend, overlay
 from cacseg.data.sample import Colour
 
 PIECE = 16  # pairs that go to a process together
+NEEDED = ("train", "val")  # splits of a training run
 
 
 @dataclass
@@ -48,10 +49,11 @@ class Report:
     class_names: tuple[str, ...]
     palette: tuple[Colour, ...]
     splits: list[SplitReport]
+    missing: list[str] = field(default_factory=list)  # splits that training needs
 
     @property
     def problems(self) -> list[str]:
-        return [problem for split in self.splits for problem in split.problems]
+        return [*self.missing, *(problem for split in self.splits for problem in split.problems)]
 
     def as_json(self) -> dict[str, Any]:
         """Plain numbers and words."""
@@ -59,6 +61,11 @@ class Report:
             "name": self.name,
             "root": self.root,
             "ok": not self.problems,
+            "missing": self.missing,
+            "classes": [
+                {"name": name, "colour": list(shade)}
+                for name, shade in zip(self.class_names, self.palette, strict=True)
+            ],
             "splits": [
                 {
                     "split": one.split,
@@ -85,7 +92,7 @@ def guess_name(root: str | Path) -> str:
     if LAYOUTS["folder"].top_in(files) is None:
         trees = "; ".join(f"{name}: {layout.tree}" for name, layout in LAYOUTS.items())
         raise ValueError(f"{root} has no known layout. There are {trees}.")
-    for name in ("camvid", "msrc21"):
+    for name in KNOWN_FOLDERS:
         top = LAYOUTS[name].top_in(files) or ""
         try:
             if files.exists(f"{top}/classes.txt".lstrip("/")):
@@ -145,13 +152,26 @@ def check_data(
             report.problems.append(f"the split {data.split!r} is empty: no image with labels.")
         elif not report.pixels[: len(classes.names)].any() and not problems:
             report.problems.append(f"no pixel of the split {data.split!r} has a class: everything is ignored.")
-        elif len(classes.names) == 2 and not report.pixels[1] and report.pixels[IGNORE] and not problems:
+        elif (
+            len(classes.names) == 2
+            and not report.pixels[1]
+            and (report.pixels[IGNORE] or data.split == "train")  # which training refuses
+            and not problems
+        ):
             report.problems.append(
                 f"no pixel of the split {data.split!r} is {classes.names[1]!r} (1), and {report.pixels[IGNORE]} are "
                 f"ignored. {MASK_HINT}"
             )
-        report.sheet = _sheet(data, sheet_rows, problems)
-    return Report(name, str(root), classes.names, classes.palette, reports)
+        report.sheet = make_sheet(data, listing, problems, sheet_rows)
+    missing = [] if splits else [_missing(split, files.where(top), layout) for split in NEEDED if split not in wanted]
+    return Report(name, str(root), classes.names, classes.palette, reports, missing)
+
+
+def _missing(split: str, where: str, layout: Layout) -> str:
+    return (
+        f"there is no split {split!r} in {where}, and `cacseg train` needs it. {layout.name!r} is {layout.tree}. Make "
+        f"it, or train with --set data.{split}_split=NAME; --split checks other splits alone."
+    )
 
 
 Found = str | tuple[tuple[int, int], npt.NDArray[np.int64]]  # what is wrong with a pair; or its size, pixels by label
@@ -191,23 +211,3 @@ def _start(datas: list[FileData]) -> None:
 
 def _check_shared(pair: tuple[int, int]) -> Found:
     return _check_pair(_shared[pair[0]], pair[1])
-
-
-def _sheet(data: FileData, rows: int, broken: Container[int]) -> npt.NDArray[np.uint8] | None:
-    """Images, labels and overlays of pairs taken evenly from the split, two in a row, with a legend."""
-    readable = [index for index in range(len(data)) if index not in broken]
-    if not readable or rows < 1:
-        return None
-    count = min(len(readable), 2 * rows)
-    chosen = [readable[k * len(readable) // count] for k in range(count)]
-    cells, names = [], []
-    for index in chosen:
-        image, labels = data.read(index)
-        cells.append([image, colour(labels, data.palette), overlay(image, labels, data.palette)])
-        names.append(data.image_name(index))
-    if count % 2 == 0:
-        cells = [left + right for left, right in zip(cells[::2], cells[1::2], strict=True)]
-        names = [f"{left}   |   {right}" for left, right in zip(names[::2], names[1::2], strict=True)]
-    titles = ["image", "labels", "overlay"] * (len(cells[0]) // 3)
-    sheet = contact_sheet(cells, titles=titles, names=names)
-    return np.concatenate([sheet, legend(data.class_names, data.palette, sheet.shape[1])])

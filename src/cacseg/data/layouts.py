@@ -26,6 +26,8 @@ PASCAL_CONTEXT_IDS = (
     *(397, 415, 416, 420, 424, 427, 440, 445, 454, 458),
 )
 
+KNOWN_FOLDERS = ("camvid", "msrc21")  # data sets that lie as one's own folder does
+
 
 class Pair(NamedTuple):
     """An image and its labels, as paths, and their name within the split."""
@@ -217,11 +219,6 @@ def _find_folder(files: Files, top: str, split: str, classes: ClassList, ignore_
     return Found(_match(files, images, labels), label_map)
 
 
-def _find_named_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    """The colours of a known data set are for pictures: its files hold indices."""
-    return _find_folder(files, top, split, classes._replace(ignored_colours=(), has_colours=False), ignore_index)
-
-
 def _own_classes(files: Files, top: str) -> ClassList:
     path = _join(top, "classes.txt")
     if not files.exists(path):
@@ -235,7 +232,20 @@ def _own_classes(files: Files, top: str) -> ClassList:
 
 
 def _folder_classes(files: Files, top: str) -> ClassList:
-    return with_background(_own_classes(files, top), files.where(_join(top, "classes.txt")))
+    """As classes.txt has them; without colours there, classes of a known data set have its colours."""
+    own = _own_classes(files, top)
+    for name in KNOWN_FOLDERS:
+        if not own.has_colours and own.names == builtin_classes(name).names:
+            return own._replace(palette=builtin_classes(name).palette)
+    return with_background(own, files.where(_join(top, "classes.txt")))
+
+
+def _known_folder(name: str, files: Files, top: str) -> ClassList:
+    """The same as 'folder' gives it where there is a classes.txt, which must name the classes of the data set."""
+    known = _builtin(name, files, top)
+    if files.exists(_join(top, "classes.txt")):
+        return _folder_classes(files, top)
+    return known._replace(ignored_colours=(), has_colours=False)  # for pictures: the files hold indices
 
 
 def _builtin(name: str, files: Files, top: str) -> ClassList:
@@ -302,8 +312,8 @@ LAYOUTS: dict[str, Layout] = {
             )
         ),
         *(
-            Layout(name, _FOLDER_TREE, (name,), _FOLDER_MARKS, _any_split, partial(_builtin, name), _find_named_folder)
-            for name in ("camvid", "msrc21")
+            Layout(name, _FOLDER_TREE, (name,), _FOLDER_MARKS, _any_split, partial(_known_folder, name), _find_folder)
+            for name in KNOWN_FOLDERS
         ),
         Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),
     )

@@ -12,7 +12,7 @@ from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_im
 from cacseg.data.files import Files, open_files
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layouts import LAYOUTS, Layout, Listing, Pair
-from cacseg.data.sample import Colour, Sample, SegmentationData, check_one_size
+from cacseg.data.sample import Colour, FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
 
 DATA_SETS: dict[str, str] = {
@@ -102,7 +102,7 @@ def open_split(
     """The pairs of a split that is there, and whatever else lies in its folders."""
     there = layout.splits(files, top)
     if split not in there:
-        raise ValueError(
+        raise FaultyDataError(
             f"there is no split {split!r} in {files.where(top)}. There is {', '.join(there) or 'none'}; "
             f"{layout.name!r} needs {layout.tree}."
         )
@@ -115,16 +115,16 @@ def check_listing(listing: Listing, files: Files, where: str) -> None:
     """Every image has labels, every label file an image, and there is at least one pair."""
     if listing.problems:
         more = f" So it is with {len(listing.problems) - 1} more." if len(listing.problems) > 1 else ""
-        raise ValueError(listing.problems[0] + more)
+        raise FaultyDataError(listing.problems[0] + more)
     for kind, other, suffixes, paths in (
         ("image", "labels", LABEL_SUFFIXES, listing.unpaired_images),
         ("label file", "image", IMAGE_SUFFIXES, listing.unpaired_labels),
     ):
         if paths:
             listed = first_few([files.where(path) for path in paths], 3)
-            raise ValueError(
+            raise FaultyDataError(
                 f"every {kind} needs its {other}, of the same path and name; {len(paths)} of {where} have none: "
                 f"{listed}. Add what is missing ({', '.join(suffixes)}) or remove these files."
             )
     if not listing.pairs:
-        raise ValueError(f"{where} is empty: no image and label files there.")
+        raise FaultyDataError(f"{where} is empty: no image and label files there.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -15,6 +16,8 @@ from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Colour
 
+# Okabe and Ito's blue, orange and violet: of changed predictions.
+BETTER, WORSE, NEITHER, SAME = (0, 114, 178), (230, 159, 0), (204, 121, 167), (225, 225, 225)
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
 
 
@@ -86,6 +89,50 @@ def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Pictu
     return picture
 
 
+def draw_changes(
+    before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], ignore_index: int
+) -> Picture:
+    """Where two predictions differ: blue where the second is right, orange where the first was, violet where neither.
+
+    What is the same is light, and what is ignored is black.
+    """
+    picture = np.empty((*labels.shape, 3), np.uint8)
+    picture[:] = SAME
+    picture[before != after] = NEITHER
+    picture[(before != after) & (after == labels)] = BETTER
+    picture[(before != after) & (before == labels)] = WORSE
+    picture[labels == ignore_index] = 0
+    return picture
+
+
+def draw_strip(
+    image: Picture,
+    labels: npt.NDArray[np.uint8],
+    answers: Mapping[str, npt.NDArray[np.uint8]],
+    palette: Sequence[Colour],
+    ignore_index: int = IGNORE,
+) -> Picture:
+    """input | truth | each answer, by its title; of two answers also where the second changes the first."""
+    pictures = [image, colour(labels, palette), *(colour(one, palette) for one in answers.values())]
+    titles = ["input", "truth", *answers]
+    if len(answers) == 2:
+        before, after = answers.values()
+        pictures.append(draw_changes(before, after, labels, ignore_index))
+        titles.append("blue: better, orange: worse")
+    return contact_sheet([pictures], titles=titles)
+
+
+def text_picture(
+    text: str, width: int, height: int, ink: Colour = (0, 0, 0), background: Colour = (255, 255, 255)
+) -> Picture:
+    """Words in lines, as many as fit."""
+    picture = np.empty((height, width, 3), np.uint8)
+    picture[:] = background
+    for place, line in enumerate(textwrap.wrap(text, max(1, (width - 8) // 7))[: max(1, (height - 6) // 15)]):
+        _write(picture, line, 4, 15 * (place + 1), ink)
+    return picture
+
+
 def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
     if len(palette) > IGNORE:
         raise ValueError(f"a palette has at most {IGNORE} colours; got {len(palette)}.")
@@ -108,9 +155,9 @@ def _strip(texts: Sequence[str], widths: Sequence[int], height: int, gap: int) -
     return strip
 
 
-def _write(picture: Picture, text: str, left: int, base: int) -> None:
+def _write(picture: Picture, text: str, left: int, base: int, ink: Colour = (0, 0, 0)) -> None:
     plain = text.encode("ascii", "replace").decode()  # OpenCV's strokes know no other letters
-    cv2.putText(picture, plain, (left, base), cv2.FONT_HERSHEY_SIMPLEX, 0.38, (0, 0, 0), 1, cv2.LINE_AA)
+    cv2.putText(picture, plain, (left, base), cv2.FONT_HERSHEY_SIMPLEX, 0.38, ink, 1, cv2.LINE_AA)
 
 
 def _save(path: str | Path, picture: Image.Image, overwrite: bool) -> None:

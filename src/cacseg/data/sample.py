@@ -18,6 +18,10 @@ class Sample(NamedTuple):
     labels: npt.NDArray[np.uint8]  # [H, W], 0 to n - 1, or the data set's ignore_index
 
 
+class FaultyDataError(OSError, ValueError):
+    """A data set that cannot be used as it is: `cacseg data check` lists all that is wrong with it."""
+
+
 class SegmentationData(Protocol):
     """One split of a data set. Reading is stateless, so any number of workers may share it."""
 
@@ -47,7 +51,10 @@ class SegmentationData(Protocol):
 
 def read_sample(data: SegmentationData, index: int) -> Sample:
     """A sample whose labels have the size of their image and hold classes or the ignore index, or an error."""
-    sample = data.read(index)
+    try:
+        sample = data.read(index)
+    except (OSError, ValueError) as error:
+        raise FaultyDataError(str(error)) from error
     labels, count = sample.labels, len(data.class_names)
     name = f"{data.name}, {data.split}: {data.image_name(index)}"
     check_one_size(sample.image, labels, name, "its labels")
@@ -55,7 +62,7 @@ def read_sample(data: SegmentationData, index: int) -> Sample:
         return sample
     wrong = sorted(set(np.unique(labels[labels >= count]).tolist()) - {data.ignore_index})
     if wrong:
-        raise ValueError(
+        raise FaultyDataError(
             f"labels must be in [0, {count}) or the ignore index {data.ignore_index}; got "
             f"{', '.join(map(str, wrong[:5]))} ({name}). Is the ignore index, or the list of classes, that of another "
             "data set?"
@@ -70,7 +77,7 @@ def check_one_size(
         return
     turned = labels.shape == image.shape[1::-1]
     hint = "The image may carry a rotation (EXIF) that its labels lack: save it upright."
-    raise ValueError(
+    raise FaultyDataError(
         f"an image and its labels must have one size; {image_name} is {image.shape[1]}x{image.shape[0]} and "
         f"{labels_name} {labels.shape[1]}x{labels.shape[0]}. {hint if turned else 'Replace one of them.'}"
     )

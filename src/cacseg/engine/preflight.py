@@ -11,6 +11,7 @@ from typing import Any
 from cacseg._files import acquire_lock
 from cacseg.data import SegmentationData
 from cacseg.data.label_map import MASK_HINT
+from cacseg.data.sample import FaultyDataError, read_sample
 from cacseg.engine._lightning import is_first_process
 from cacseg.models import SegmentationModel
 
@@ -85,11 +86,11 @@ def check_foreground(data: SegmentationData) -> None:
         return
     ignored = 0
     for index in range(len(data)):
-        labels = data.read(index).labels
+        labels = read_sample(data, index).labels
         if (labels == 1).any():
             return
         ignored += int((labels == data.ignore_index).sum())
-    raise ValueError(
+    raise FaultyDataError(
         f"some pixel must have the second of two classes; none of the {len(data)} images of {data.split!r} of "
         f"{data.name} has {data.class_names[1]!r} (1), and {ignored} pixels are ignored. {MASK_HINT}"
     )
@@ -115,7 +116,7 @@ def check_crop(
     """One of the first images, resized, can fill the crop; otherwise every crop would be padded."""
     largest, count = (0, 0), min(3, len(data))
     for index in range(count):
-        height, width = data.read(index).labels.shape
+        height, width = read_sample(data, index).labels.shape
         factor = ratios[1]
         if scale is not None:
             factor *= min(max(scale) / max(height, width), min(scale) / min(height, width))

@@ -70,7 +70,7 @@ class DrawStream(IterableDataset[Draws]):
 def estimate_bytes(data: SegmentationData) -> int:
     """What a split would take on the device, judged by a few of its images."""
     places = np.unique(np.linspace(0, len(data) - 1, min(SAMPLED, len(data))).astype(int))
-    found = [data.read(int(place)) for place in places]
+    found = [read_sample(data, int(place)) for place in places]
     return round(len(data) * sum(one.image.nbytes + one.labels.nbytes for one in found) / len(found))
 
 

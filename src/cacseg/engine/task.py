@@ -77,14 +77,14 @@ class SegmentationTask(LightningModule):
         """The named losses of a batch of bytes on the model's device, or of one that is still to be cut there."""
         loaders: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         crops: Batch = loaders.cut(batch) if isinstance(batch, Draws) else batch
-        images = self._normalised(crops.images, crops.sizes)
+        images = self.normalised(crops.images, crops.sizes)
         loss = self.model.loss if self.compiled_loss is None else self.compiled_loss
         return loss(images, crops.labels.long())
 
     def count(self, picture: Picture) -> dict[str, Tensor]:
         """The confusion matrix of each output, at the labels' size."""
         (height, width), n, ignored = picture.labels.shape[-2:], self.model.num_classes, self.model.ignore_index
-        images = self._normalised(picture.images, None)
+        images = self.normalised(picture.images)
         shown = [scale_images(images, ratio) for ratio in self.inference.ratios]
         known = picture.labels.long() if "oracle" in self.outputs else None
         found = predict_each(networks_of(self.model, self.outputs), shown, (height, width), self.inference, known)
@@ -164,6 +164,7 @@ class SegmentationTask(LightningModule):
             "lr_scheduler": {"scheduler": LambdaLR(optimiser, self.rate_at), "interval": "step"},
         }
 
-    def _normalised(self, images: Tensor, sizes: Tensor | None) -> Tensor:
+    def normalised(self, images: Tensor, sizes: Tensor | None = None) -> Tensor:
+        """Bytes as the model takes them."""
         mean, std = mean_and_std(tuple(self.model.mean), tuple(self.model.std), images.device)
         return normalise(images, mean, std, sizes).contiguous(memory_format=self.memory_format)

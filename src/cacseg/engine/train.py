@@ -36,6 +36,7 @@ from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
 from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
 from cacseg.engine.stream import share_of_batch
+from cacseg.engine.strips import Strips
 from cacseg.engine.task import SegmentationTask
 from cacseg.functional._precision import matmul_precision
 
@@ -107,6 +108,7 @@ def train(
     # In this order: the dry run before the random states are set; averages, checks and rows before what is saved.
     callbacks: list[Callback] = [DryRun(passed, report), Randomness(options.seed), interrupt]
     callbacks += [*([averaging] if averaging else []), watch, log]
+    callbacks += [Strips()] if "tensorboard" in options.loggers else []
     callbacks += [*([Bar(log, steps * loaders.accumulate)] if bar else []), checkpoints]
     products = matmul_precision("high") if options.precision == "tf32" else nullcontext()
     with _quiet_lightning(), folder_lock(folder), products:

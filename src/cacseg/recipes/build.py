@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
+from cacseg.data.sample import FaultyDataError
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
@@ -24,7 +26,7 @@ from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.saved import read_model_file
 from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
-from cacseg.recipes.config import Config, ModelConfig, change, suggest
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
 from cacseg.recipes.protocol import open_split
 from cacseg.variants import VARIANTS, Variant
@@ -40,6 +42,24 @@ def run(
     progress: bool = True,
 ) -> Result:
     """Trains what a configuration describes in a new folder, or with `resume` continues the run in the folder."""
+    try:
+        return _run(config, folder, recipe, resume, report, progress)
+    except FaultyDataError as error:
+        raise FaultyDataError(f"{error} {check_hint(config.data)}".rstrip()) from error
+
+
+def check_hint(data: DataConfig) -> str:
+    """The command that lists all that is wrong with the files of a data set."""
+    if data.root is None:
+        return ""
+    name = "" if data.name == "folder" else f" --name {data.name}"
+    ignored = "" if data.ignore_index is None else f" --ignore-index {data.ignore_index}"
+    return f"`cacseg data check {shlex.quote(data.root)}{name}{ignored}` lists all that is wrong."
+
+
+def _run(
+    config: Config, folder: str | Path, recipe: str, resume: bool, report: Callable[[str], None], progress: bool
+) -> Result:
     folder, first = Path(folder), is_first_process()
     saved: SavedConfig | None = None
     if first:
