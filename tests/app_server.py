@@ -55,7 +55,7 @@ def bad_uploads():
     whole = encode(noise(seed=3))
     return [
         ("notes.pdf", b"%PDF-1.7 nothing to see" * 20, "no image"),
-        ("bomb.png", bomb(), "pixels"),
+        ("bomb.png", bomb(), "more than 100 megapixels"),
         ("cut.png", whole[: len(whole) // 2], "truncated"),
         ("text.png", b"these are words, not pixels\n" * 50, "no image"),
     ]

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.class_list import MAX_CLASSES
-from cacseg.data.decode import decode_image, read_size
+from cacseg.data.decode import check_pixels, decode_image
 from cacseg.data.pictures import Picture
 from cacseg.engine.device import is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, Scale, collate, networks_of, predict_each, view_image
@@ -48,11 +48,7 @@ def read_image(content: bytes, name: str) -> Picture:
     """An image from a stranger; an OSError says what is wrong with it."""
     if not content:
         raise OSError(f"{name} is empty (0 bytes). Choose another file.")
-    width, height = read_size(content, name)
-    if width * height > MAX_PIXELS:
-        raise OSError(
-            f"{name} has {width}x{height} pixels; at most {MAX_PIXELS // 10**6} megapixels are read. Make it smaller."
-        )
+    check_pixels(content, name, MAX_PIXELS)
     return decode_image(content, name)
 
 

@@ -35,19 +35,20 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     return np.asarray(image, np.uint8)
 
 
-def read_size(content: bytes, where: str) -> tuple[int, int]:
-    """Width and height that the header of an image claims, without decoding it."""
+def check_pixels(content: bytes, where: str, limit: int) -> None:
+    """Refuses what is no image, or by its header has more than `limit` pixels, before anything is decoded."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the caller has a limit of its own
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of another limit, Pillow's
             with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
-                return picture.size
+                width, height = picture.size
     except Image.DecompressionBombError as error:
-        raise OSError(f"{where} claims too many pixels ({error}).") from error
+        raise OSError(f"{where} has more than {limit / 1e6:g} megapixels. Make it smaller.") from error
     except (OSError, SyntaxError, ValueError) as error:
-        raise OSError(
-            f"{where} is damaged or no image ({len(content)} bytes). Known: {', '.join(IMAGE_FORMATS)}."
-        ) from error
+        known = ", ".join(IMAGE_FORMATS)
+        raise OSError(f"{where} is damaged or no image ({len(content)} bytes). Give one of {known}.") from error
+    if width * height > limit:
+        raise OSError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller.")
 
 
 class Labels(NamedTuple):
