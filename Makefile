@@ -1,5 +1,6 @@
 # make demo   a first look: train and score a small model with both classifiers on generated scenes
 # make test   a virtual environment with pinned packages, then lint, types, layers and tests
+# make browser   a Chromium for the tests of web pages, which are skipped where there is none
 # Every target sets up what it needs; nothing has to be installed before but Python >= 3.10 and make.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test lint types layers tests gpu bench tables format clean
+.PHONY: help demo test lint types layers tests browser gpu bench tables format clean
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -39,6 +40,18 @@ layers: $(SETUP)  ## the direction of imports
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
+
+browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
+	@for name in "$$CACSEG_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \
+	  if command -v "$$name" > /dev/null; then echo "the tests use $$(command -v "$$name")"; exit 0; fi; \
+	done; \
+	if command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core; \
+	else \
+	  echo "On Debian run 'make browser' as root. Elsewhere install Chromium or Chrome and name it with CACSEG_BROWSER=PATH,"; \
+	  echo "or take Playwright's: $(BIN)/playwright install --with-deps chromium"; \
+	  exit 1; \
+	fi
 
 gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu

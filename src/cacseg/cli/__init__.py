@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli.app import app as web_page
 from cacseg.cli.bench import bench
 from cacseg.cli.compare import ablate, compare
 from cacseg.cli.data import data
@@ -44,6 +45,7 @@ def _root(
 
 
 app.command()(demo)
+app.command("app")(web_page)
 app.command()(models)
 app.command()(train)
 app.command()(compare)

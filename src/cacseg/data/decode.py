@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import NamedTuple
 
 import cv2
@@ -12,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -31,6 +33,22 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     if image is None:
         raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
     return np.asarray(image, np.uint8)
+
+
+def check_pixels(content: bytes, where: str, limit: int) -> None:
+    """Refuses what is no image, or by its header has more than `limit` pixels, before anything is decoded."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of another limit, Pillow's
+            with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
+                width, height = picture.size
+    except Image.DecompressionBombError as error:
+        raise OSError(f"{where} has more than {limit / 1e6:g} megapixels. Make it smaller.") from error
+    except (OSError, SyntaxError, ValueError) as error:
+        known = ", ".join(IMAGE_FORMATS)
+        raise OSError(f"{where} is damaged or no image ({len(content)} bytes). Give one of {known}.") from error
+    if width * height > limit:
+        raise OSError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller.")
 
 
 class Labels(NamedTuple):

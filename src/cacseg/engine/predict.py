@@ -209,7 +209,7 @@ class _Predictor:
         masks = most_likely(scores, 1).to(torch.uint8).cpu().numpy()  # of all images: one wait for a GPU
         are_logits = not self.inference.averages
         return [
-            _Prediction(one.item, one.image, mask, _read_maps(each, self.save, are_logits))
+            _Prediction(one.item, one.image, mask, read_maps(each, self.save, are_logits))
             for one, mask, each in zip(group, masks, scores, strict=True)
         ]
 
@@ -218,7 +218,7 @@ def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _read_maps(scores: Tensor, save: SaveOptions, are_logits: bool) -> dict[str, npt.NDArray[np.unsignedinteger]]:
+def read_maps(scores: Tensor, save: SaveOptions, are_logits: bool) -> dict[str, npt.NDArray[np.unsignedinteger]]:
     """The confidence and entropy maps of one image, where they are saved, from its scores [n, H, W]."""
     maps: dict[str, Tensor] = {}
     if save.confidence or save.entropy:

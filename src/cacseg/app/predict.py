@@ -1,0 +1,140 @@
+"""One image as the page shows it: the mask, confidence and entropy of each classifier, and how far its rows moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.data.class_list import MAX_CLASSES
+from cacseg.data.decode import check_pixels, decode_image
+from cacseg.data.pictures import Picture
+from cacseg.engine.device import is_out_of_memory
+from cacseg.engine.inference import Inference, Networks, Scale, collate, networks_of, predict_each, view_image
+from cacseg.engine.predict import SaveOptions, read_maps
+from cacseg.metrics import most_likely
+from cacseg.models.model import SegmentationModel
+
+SHOWN_PIXELS = 2**21  # 2048x1024; larger images are predicted and shown at this size
+MAX_PIXELS = 100_000_000  # of an image that is decoded
+ROWS = 256  # of scores whose probabilities are in memory at once
+MAPS = ("confidence", "entropy")
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Answer(NamedTuple):
+    """What one classifier answers."""
+
+    mask: Bytes  # [H, W], at the size of the image
+    layers: Bytes  # [3, h, w], as shown: class, confidence and entropy as `cacseg predict` writes them
+
+
+class Prediction(NamedTuple):
+    shown: Picture  # [h, w, 3]
+    answers: dict[str, Answer]  # "plain", and "context" where the model adapts
+    moved: list[float] | None  # for each class 1 - cosine between the plain row and this image's, mean over windows
+
+
+def read_image(content: bytes, name: str) -> Picture:
+    """An image from a stranger; an OSError says what is wrong with it."""
+    if not content:
+        raise OSError(f"{name} is empty (0 bytes). Choose another file.")
+    check_pixels(content, name, MAX_PIXELS)
+    return decode_image(content, name)
+
+
+def shrink(image: Picture, pixels: int) -> Picture:
+    """The image, or where it has more pixels a smaller one of the same proportion."""
+    height, width = image.shape[:2]
+    ratio = (pixels / (height * width)) ** 0.5
+    if ratio >= 1.0:
+        return image
+    size = max(1, int(width * ratio)), max(1, int(height * ratio))
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A model on its device, and how images are shown to it."""
+
+    model: SegmentationModel
+    inference: Inference
+    scale: Scale | None
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        if self.inference.averages:
+            raise ValueError(f"the page shows one scale without flip; got {self.inference}.")
+        if self.model.num_classes > MAX_CLASSES:
+            raise ValueError(f"a mask holds at most {MAX_CLASSES} classes; the model has {self.model.num_classes}.")
+        self.model.to(self.device).eval()
+
+    @property
+    def outputs(self) -> list[str]:
+        """The classifiers of the model, its default last."""
+        return ["plain"] if self.model.default_output == "plain" else ["plain", "context"]
+
+    @torch.no_grad()
+    def predict(self, image: Picture) -> Prediction:
+        """Everything from one pass. Up to `SHOWN_PIXELS` masks are those of `cacseg predict`; larger images are
+        predicted at that size and their scores, not their masks, are brought to the size of the image.
+        """
+        height, width = image.shape[:2]
+        shown = shrink(image, SHOWN_PIXELS)
+        size, moved = (shown.shape[0], shown.shape[1]), list[Tensor]()
+        try:
+            batch = collate([view_image(shown, self.scale, (1.0,))], self.model, self.device)
+            scores = predict_each(self._networks(moved), batch, size, self.inference)
+            answers = {name: _answer(one[0], (height, width)) for name, one in zip(self.outputs, scores, strict=True)}
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise ValueError(
+                f"an image of {width}x{height} did not fit into the memory of {self.device}. Try a smaller one, or "
+                "start the app with another --device."
+            ) from error
+        return Prediction(shown, answers, torch.cat(moved).mean(0).tolist() if moved else None)
+
+    def _networks(self, moved: list[Tensor]) -> Networks:
+        """The outputs in their order; appends how far the rows moved, [b, n], for each batch of windows."""
+        model, classifier = self.model, self.model.classifier
+        if not isinstance(classifier, ContextAwareClassifier) or len(self.outputs) == 1:
+            return networks_of(model, ["plain"])
+
+        def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+            features = model.features(images)
+            fixed, own = classifier.both_weights(features)
+            moved.append(1.0 - F.cosine_similarity(own.float(), fixed.float(), dim=2))
+            for one in classifier.both_logits(features):
+                yield one if model.stride is None else model.upsample_logits(one.float(), images.shape[2:])
+
+        return logits
+
+
+def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:
+    save = SaveOptions(confidence=True, entropy=True)
+    shown = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
+    strips = [read_maps(one, save, are_logits=True) for one in scores.split(ROWS, dim=1)]
+    maps = [np.concatenate([one[kind] for one in strips]).astype(np.uint8) for kind in MAPS]
+    mask = shown if shown.shape == size else _enlarge(scores, np.unique(shown), size)
+    return Answer(mask, np.stack([shown, *maps]))
+
+
+def _enlarge(scores: Tensor, classes: npt.NDArray[np.uint8], size: tuple[int, int]) -> Bytes:
+    """The best of some classes at a larger size, one class at a time: all scores of a photograph would not fit."""
+    best = scores.new_full(size, -torch.inf)
+    mask = torch.zeros(size, dtype=torch.uint8, device=scores.device)
+    for label in classes.tolist():
+        own = F.interpolate(scores[None, label, None], size=size, mode="bilinear", align_corners=False)[0, 0]
+        mask.masked_fill_(own > best, label)
+        torch.maximum(best, own, out=best)
+    return mask.cpu().numpy()
