@@ -80,7 +80,6 @@ def write_page(
     """Reads runs or comparisons and writes their report to `path`."""
     from cacseg.recipes.folders import is_comparison
 
-    check_output(path)
     comparisons = [is_comparison(folder) for folder in folders]
     if any(comparisons) and not all(comparisons):
         raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
@@ -88,6 +87,7 @@ def write_page(
         title, records, runs, notes = _read_comparisons(folders)
     else:
         title, records, runs, notes = _read_runs(folders)
+    check_output(path)
     seen = None
     if images > 0:
         try:
@@ -127,8 +127,11 @@ def check_output(path: Path) -> None:
     from cacseg.reports.page import MARK
 
     check_target(path, overwrite=True)
-    if path.is_file() and MARK.encode() not in path.open("rb").read(1000):
-        raise FileExistsError(f"{path} exists and is no report of ours. Choose another name: -o FILE.html.")
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        if MARK.encode() not in file.read(1000):
+            raise FileExistsError(f"{path} exists and is no report of ours. Choose another name: -o FILE.html.")
 
 
 def _read_runs(folders: Sequence[Path]) -> tuple[str, list[RunRecord], dict[str, RunFolder], list[str]]:

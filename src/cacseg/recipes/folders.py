@@ -48,15 +48,17 @@ def read_folder(folder: Path) -> RunFolder:
         raise FileNotFoundError(
             f"there is no folder {folder}. Give the folder of a run, an evaluation or a comparison."
         )
-    if (folder / CONFIG).is_file():
-        return _read_run(folder)
-    content = _read_json(folder / SCORES)
-    if content is None or "outputs" not in content:
-        raise ValueError(
-            f"{folder} holds neither a run ({CONFIG}), nor an evaluation ({SCORES}), nor a comparison ({FILE}). Give "
-            "the folder of `cacseg train`, `cacseg eval -o` or `cacseg compare`."
-        )
-    return _read_evaluation(folder, content)
+    try:
+        if (folder / CONFIG).is_file():
+            return _read_run(folder)
+        if (content := _read_json(folder / SCORES)) is not None and "outputs" in content:
+            return _read_evaluation(folder, content)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{folder / SCORES} cannot be read ({type(error).__name__}: {error}).") from error
+    raise ValueError(
+        f"{folder} holds neither a run ({CONFIG}), nor an evaluation ({SCORES}), nor a comparison ({FILE}). Give the "
+        "folder of `cacseg train`, `cacseg eval -o` or `cacseg compare`."
+    )
 
 
 def _read_run(folder: Path) -> RunFolder:
@@ -92,7 +94,7 @@ def _read_run(folder: Path) -> RunFolder:
 def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
     data, how, weights = content.get("data", {}), dict(content.get("inference", {})), Path(content["checkpoint"])
     scale = how.pop("scale", None)
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
     missing, validation, model = [], None, weights.stem
     try:
         named = data.get("name"), data.get("root"), data.get("split")
@@ -105,6 +107,9 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
         "data": f"{data.get('name')} {data.get('split')}",
         "folder": _words(data.get("root")),
     }
+    own = content["outputs"][content["output"]]
+    for key, title in (("mean_dice", "mean Dice"), ("mean_boundary_iou", "boundary mIoU")):
+        facts |= {} if own.get(key) is None else {f"{title}, {content['output']}": f"{100 * own[key]:.1f}"}
     facts |= {"precision": str(content.get("precision", "fp32")), "device": str(content.get("device", ""))}
     return RunFolder(
         folder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ POINTS = 300  # of a curve; more are averaged
 SLOTS = 6  # colours of the style
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300, 172, 44, 8, 10, 22  # of a chart, in its own pixels
 NUMBERED, NAMED = 16, 40  # up to so many classes, a confusion matrix has numbers and names
-BLUE = (50, 120, 200)  # shows on white and on black
+BLUE = (45, 125, 225)  # shows on white and on black
 
 
 class Line(NamedTuple):
@@ -153,7 +153,7 @@ def confusion_matrix(title: str, counts: Tensor, names: Sequence[str], order: Se
     picture[..., 3] = np.round(255 * np.sqrt(shares))
     content = io.BytesIO()
     Image.fromarray(picture).save(content, "PNG", optimize=True)
-    cell = 30 if n <= NUMBERED else 15 if n <= NAMED else max(2, 640 // n)
+    cell = 30 if n <= NUMBERED else 15 if n <= NAMED else max(2, 520 // n)
     margin = 8 + round(6.3 * max(map(len, ordered))) if n <= NAMED else 18
     side = n * cell
     width, height = margin + side + 2, margin + side + 2
@@ -177,11 +177,24 @@ def confusion_matrix(title: str, counts: Tensor, names: Sequence[str], order: Se
             parts.append(f'<text class="middle {shade}" x="{x}" y="{y}">{100 * shares[row, column]:.0f}</text>')
     permille = ",".join(str(value) if value else "" for value in np.round(1000 * shares).astype(int).ravel().tolist())
     data = json.dumps({"names": ordered, "permille": permille})
+    fitted = "" if n <= NAMED else ' class="fitted"'  # without names it may shrink
     return (
-        f'<figure class="matrix"><figcaption>{text(title)}</figcaption><div class="scroll"><svg width="{width}" '
+        f'<figure class="matrix"><figcaption>{text(title)}</figcaption><div class="scroll"><svg{fitted} width="{width}" '
         f'height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="confusion matrix, {text(title)}" '
         f'data-matrix="{text(data)}">{"".join(parts)}</svg></div></figure>'
     )
+
+
+def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """The first `words` columns are words, the others numbers."""
+
+    def line(cells: Sequence[str], tag: str) -> Iterator[str]:
+        for place, cell in enumerate(cells):
+            yield f"<{tag}>{text(cell)}</{tag}>" if place < words else f'<{tag} class="number">{text(cell)}</{tag}>'
+
+    head = f"<thead><tr>{''.join(line(header, 'th'))}</tr></thead>"
+    body = "".join(f"<tr>{''.join(line(row, 'td'))}</tr>" for row in rows)
+    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _thinned(line: Line) -> Line:

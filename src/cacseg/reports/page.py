@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any, NamedTuple
 
 import pandas as pd
-import torch
 
 from cacseg._version import __version__
-from cacseg.data.sample import Colour
 from cacseg.engine.scores import MEASURES, Scores, score_rows
-from cacseg.reports.charts import (
-    Line,
-    class_bars,
-    confusion_matrix,
-    curves,
-    difference_bars,
-    extent,
-    legend,
-    text,
-)
+from cacseg.reports.charts import Line, class_bars, curves, difference_bars, extent, html_table, legend, text
 from cacseg.reports.comparison import (
     CELL,
     EXPLAINED,
@@ -36,12 +25,12 @@ from cacseg.reports.comparison import (
     plus_minus,
     sentences,
 )
-from cacseg.reports.strips import MARKS, Examination, Strip
+from cacseg.reports.examined import confusion_section, images_section
+from cacseg.reports.strips import Examination
 from cacseg.reports.tables import TITLES
 
 TEMPLATE = "report.html"
 MARK = '<meta name="generator" content="cacseg report">'  # in every page, near its top
-CONFUSIONS = 25  # rows of the table
 SPLITS = {"val": "validation images", "train": "training images"}
 
 
@@ -89,14 +78,14 @@ def make_page(report: Report) -> str:
         parts["Classes"] = "".join(_classes(found.classes, cell, arms, len(cells) > 1) for cell in cells)
     if seen is not None:
         where = f"{seen.shown} of the {seen.total} images of {seen.split}; {report.weights}."
-        parts["Images"] = _images(seen, where)
+        parts["Images"] = images_section(seen, where)
     if shown:
         parts.setdefault("Curves", shown)
     if seen is not None:
-        parts["Confusions"] = _confusions(seen, where)
+        parts["Confusions"] = confusion_section(seen, where)
     if scored and len(report.runs) > 1:
         costs = cost_table(found.costs)
-        parts["Time and memory"] = _table(costs.header, costs.rows, words=4)
+        parts["Time and memory"] = html_table(costs.header, costs.rows, words=4)
     parts["Settings"] = _settings(report.runs, arms)
     links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in parts)
     notes = "".join(f'<p class="note">{text(one)}</p>' for one in report.notes)
@@ -116,7 +105,9 @@ def _tables(runs: Iterable[RunRecord]) -> Tables:
             results += rows.results
             classes += rows.classes
             costs.append({"peak_mib": None, **rows.cost, **about, "device": rows.cost.get("device") or ""})
-    return Tables(*(pd.DataFrame(rows) for rows in (results, classes, costs)))
+    numbers = dict.fromkeys((*MEASURES, "iou", "labelled", "seconds", "peak_mib", "best_mean_iou"), float)
+    tables = [pd.DataFrame(rows) for rows in (results, classes, costs)]
+    return Tables(*(one.astype({name: kind for name, kind in numbers.items() if name in one}) for one in tables))
 
 
 def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
@@ -130,13 +121,13 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
         name = own(validated)["output"].iloc[0]
         tiles = {f"mIoU, {name}": plus_minus(scores[name], errors[name])}
         if name != "plain" and "plain" in scores:
-            gains = validated.pivot_table("mean_iou", "seed", "output", sort=False)
+            gains = validated.set_index(["seed", "output"])["mean_iou"].unstack()
             difference = gains[name] - gains["plain"]
             tiles[f"{name} beside plain"] = plus_minus(difference.mean(), difference.sem(), "+")
         if "oracle" in scores:
             tiles["mIoU, oracle"] = plus_minus(scores["oracle"], errors["oracle"])
         cost = found.costs
-        if "best_mean_iou" in cost and cost["best_step"].notna().all():
+        if cost["best_mean_iou"].notna().all():
             steps = ", ".join(f"{step:.0f}" for step in cost["best_step"])
             tiles[f"best mIoU, at step {steps}"] = plus_minus(cost["best_mean_iou"].mean(), cost["best_mean_iou"].sem())
         if cost["seconds"].notna().all():
@@ -145,7 +136,7 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
             tiles["GPU memory"] = f"{cost['peak_mib'].max() / 1024:.1f} GiB"
         parts.append(
             '<div class="tiles">'
-            + "".join(f"<div><b>{v}</b><span>{text(k)}</span></div>" for k, v in tiles.items())
+            + "".join(f"<div><b>{v or '-'}</b><span>{text(k)}</span></div>" for k, v in tiles.items())
             + "</div>"
         )
     facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in runs[0].facts.items())
@@ -155,8 +146,9 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
         for (split, output), of in rows.groupby(["split", "output"], sort=False):
             measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
             body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
-        parts.append(_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2))
-        parts.append("<p>Percent. The oracle has seen the labels: no model reaches it without them.</p>")
+        parts.append(html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2))
+        words = " The oracle has seen the labels: no model reaches it without them." if "oracle" in scores else ""
+        parts.append(f"<p>Percent.{words}</p>")
     return "".join(parts)
 
 
@@ -168,8 +160,8 @@ def _differences(found: Tables, arms: Sequence[str]) -> str:
     """Sentences and tables of several arms."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
     several = found.results["seed"].nunique() > 1
-    for table in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
-        parts.append(f"<h3>{text(table.title)}</h3>{_table(table.header, table.rows)}")
+    for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
+        parts.append(f"<h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}")
     seeds = "" if several else " Each arm has one run: nothing here says how far chance goes."
     parts.append(f"<p>{text(' '.join(EXPLAINED))}{seeds}</p>")
     return "".join(parts)
@@ -185,7 +177,6 @@ def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[s
     shares = here.drop_duplicates("class").set_index("class")["labelled"].sort_values(ascending=False, kind="stable")
     names = [str(name) for name in shares.index]
     heading = _heading(cell) if titled else ""
-    here = here.astype({"iou": float})
     if len(arms) == 1:
         output = own(here)["output"].iloc[0]
         means = here.groupby(["output", "class"])["iou"].mean()
@@ -260,62 +251,6 @@ def _mean_curve(name: str, runs: Sequence[RunRecord], column: str, factor: float
     return Line(name, table.mean(axis=1), table.sem(axis=1) if len(found) > 1 else None)
 
 
-def _images(seen: Examination, where: str) -> str:
-    swatches = "".join(_swatch(name, colour) for name, colour in MARKS.items())
-    several = any(
-        cell.title.startswith("changes") for group in seen.groups.values() for one in group for cell in one.cells
-    )
-    parts = [f"<p>Chosen among {text(where)} Point at a mask for its classes.</p>"]
-    parts.append(f'<ul class="legend">{swatches if several else _swatch("wrong", MARKS["became wrong"])}</ul>')
-    for title, strips in seen.groups.items():
-        parts.append(f"<h3>{text(title)}</h3>" + "".join(map(_strip, strips)))
-    classes = "".join(_swatch(name, colour) for name, colour in seen.classes.items())
-    parts.append(f'<ul class="legend" data-classes>{classes}</ul>')
-    return "".join(parts)
-
-
-def _swatch(name: str, colour: Colour) -> str:
-    return (
-        f'<li data-colour="{",".join(map(str, colour))}"><i style="background:rgb{tuple(colour)}"></i>{text(name)}</li>'
-    )
-
-
-def _strip(strip: Strip) -> str:
-    cells = "".join(
-        f'<figure><img src="{cell.picture}" alt="{text(cell.title)}" decoding="async"{" data-mask" * cell.is_mask}>'
-        f"<figcaption><b>{text(cell.title)}</b> {text(cell.words)}</figcaption></figure>"
-        for cell in strip.cells
-    )
-    return f'<div class="strip"><h4>{text(strip.name)}</h4><div class="cells">{cells}</div></div>'
-
-
-def _confusions(seen: Examination, where: str) -> str:
-    """The pixels that are taken for another class most often, then the matrices."""
-    (first, *others) = seen.evaluations.values()
-    if others:
-        counts = {name: one.counts[one.output] for name, one in seen.evaluations.items()}
-    else:
-        counts = {name: first.counts[name] for name in dict.fromkeys(("plain", first.output))}
-    names = first.class_names
-    labelled = next(iter(counts.values())).sum(1)
-    last = list(counts.values())[-1]
-    wrong = last - torch.diag(last.diagonal())
-    pairs = [divmod(int(k), len(names)) for k in wrong.flatten().argsort(descending=True)[:CONFUSIONS]]
-    rows = []
-    for row, column in pairs:
-        if wrong[row, column] > 0:
-            shares = [f"{100 * float(one[row, column]) / float(labelled[row]):.1f}" for one in counts.values()]
-            rows.append(
-                [names[row], names[column], *shares, f"{100 * float(wrong[row, column]) / float(labelled.sum()):.2f}"]
-            )
-    order = labelled.argsort(descending=True, stable=True).tolist()
-    pictures = "".join(confusion_matrix(name, one, names, order) for name, one in counts.items())
-    header = ["labelled", "taken for", *(f"{name}, % of the class" for name in counts), "% of all pixels"]
-    words = f"The most frequent confusions of {list(counts)[-1]}, on {where}"
-    matrix = "A row: the pixels of one labelled class, by what they were taken for; shades grow with the square root."
-    return f'<p>{text(words)}</p>{_table(header, rows, words=2)}<p>{matrix}</p><div class="matrices">{pictures}</div>'
-
-
 def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
     """Where arms differ; then all settings of the first."""
     firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
@@ -325,28 +260,16 @@ def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
     if len(arms) > 1:
         facts = dict.fromkeys(key for run in firsts for key in run.facts)
         parts.append(
-            _table(["", *arms], [[key, *(run.facts.get(key, "") for run in firsts)] for key in facts], words=99)
+            html_table(["", *arms], [[key, *(run.facts.get(key, "") for run in firsts)] for key in facts], words=99)
         )
     if differing:
         rows = [[key, *(run.settings.get(key, "") for run in firsts)] for key in differing]
-        parts.append(f"<h3>Settings that differ</h3>{_table(['setting', *arms], rows, words=99)}")
+        parts.append(f"<h3>Settings that differ</h3>{html_table(['setting', *arms], rows, words=99)}")
     if keys:
-        table = _table(["setting", "value"], [[key, firsts[0].settings.get(key, "")] for key in keys], words=99)
+        values = html_table(["setting", "value"], [[key, firsts[0].settings.get(key, "")] for key in keys], words=99)
         title = "All settings" if len(arms) == 1 else f"All settings of {text(arms[0])}"
-        parts.append(f"<details><summary>{title}</summary>{table}</details>")
+        parts.append(f"<details><summary>{title}</summary>{values}</details>")
     return "".join(parts) or "<p>Nothing is known about them.</p>"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """The first `words` columns are words, the others numbers."""
-
-    def line(cells: Sequence[str], tag: str) -> Iterator[str]:
-        for place, cell in enumerate(cells):
-            yield f"<{tag}>{text(cell)}</{tag}>" if place < words else f'<{tag} class="number">{text(cell)}</{tag}>'
-
-    head = f"<thead><tr>{''.join(line(header, 'th'))}</tr></thead>"
-    body = "".join(f"<tr>{''.join(line(row, 'td'))}</tr>" for row in rows)
-    return f'<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div>'
 
 
 def _heading(cell: tuple[Any, ...]) -> str:

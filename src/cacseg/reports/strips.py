@@ -144,18 +144,13 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
     the first; then the worst and the best. Images without a labelled pixel take no part.
     """
     (name, first), *others = found.items()
+    own = np.array([_mean_ious(one, one.output) for one in found.values()])
+    titles = "Context helps most", "Context hurts most"
     if others:
-        own = np.array(
-            [[one.images[k].scores(one.output).mean_iou for k in range(len(first.images))] for one in found.values()]
-        )
         gains, titles = own[1:].mean(0) - own[0], (f"Largest gains over {name}", f"Largest losses beside {name}")
-    elif first.output == "plain":
-        gains, titles = np.full(len(first.images), np.nan), ("", "")
     else:
-        pairs = [(one.scores(first.output).mean_iou, one.scores("plain").mean_iou) for one in first.images]
-        gains = np.array([after - before for after, before in pairs])
-        titles = "Context helps most", "Context hurts most"
-    values = np.array([one.scores(first.output).mean_iou for one in first.images])
+        gains = own[0] - _mean_ious(first, "plain")
+    values = own[0]
     wanted = {
         titles[0]: [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0],
         titles[1]: [k for k in np.argsort(gains, kind="stable") if gains[k] < 0],
@@ -168,6 +163,10 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
         if kept := [int(k) for k in places if k not in seen][:each]:
             chosen[title] = kept
     return chosen
+
+
+def _mean_ious(found: Evaluation, output: str) -> npt.NDArray[np.float64]:
+    return np.array([image.scores(output).mean_iou for image in found.images])
 
 
 def _masks(
