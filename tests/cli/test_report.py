@@ -94,6 +94,29 @@ def test_a_comparison_is_a_report_over_its_arms(runs, run, tmp_path):
     assert "runs, or comparisons, not both" in done.err
 
 
+def test_joined_comparisons_of_two_models_show_the_images_of_the_first(runs, run, tmp_path):
+    for model, arms in (("fcn", ("plain", "context")), ("other", ("plain",))):
+        for name in arms:
+            shutil.copytree(runs / name, tmp_path / model / "runs" / f"{name}-2-0")
+        content = {"format": "cacseg comparison 1", "recipe": "synthetic", "data": "synthetic", "model": model}
+        content["arms"] = {name: {"model.classifier": name} for name in arms}
+        (tmp_path / model / "comparison.json").write_text(json.dumps(content))
+    done = run("report", tmp_path / "fcn", tmp_path / "other", "-o", tmp_path / "joined.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "joined.html").read_text()
+    assert "synthetic, other, 2 steps" in page
+    assert str(tmp_path / "fcn/runs/context-2-0/last.safetensors") in page
+    assert page.count("<img") == 2 * 5
+
+
+def test_a_run_without_scores_beside_one_with(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "plain", tmp_path / "begun")
+    (folder / "scores.json").unlink()
+    done = run("report", folder, runs / "context", "-o", tmp_path / "two.html", "--images", 0)
+    assert done.code == 0, done.err
+    assert "begun: There are no scores" in (tmp_path / "two.html").read_text()
+
+
 def test_what_is_missing_is_left_out_and_told(runs, run, tmp_path):
     folder = shutil.copytree(runs / "context", tmp_path / "run")
     (folder / "metrics.csv").write_text("")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cacseg.engine.evaluate import Evaluation
     from cacseg.models import SegmentationModel
     from cacseg.recipes.folders import RunFolder
-    from cacseg.reports.page import RunRecord
+    from cacseg.reports.page import Report, RunRecord
     from cacseg.reports.strips import Examination
 
 NAME = "report.html"
@@ -83,21 +83,18 @@ def write_page(
     comparisons = [is_comparison(folder) for folder in folders]
     if any(comparisons) and not all(comparisons):
         raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
-    if all(comparisons):
-        title, records, runs, notes = _read_comparisons(folders)
-    else:
-        title, records, runs, notes = _read_runs(folders)
+    found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
     check_output(path)
-    seen = None
+    missing = "none were asked for (--images 0)."
     if images > 0:
         try:
-            seen = _examine(runs, images, root, device, batch, workers)
+            found = found._replace(examination=_examine(runs, images, root, device, batch, workers))
         except (ValueError, TypeError, OSError, RuntimeError) as error:
-            notes.append(f"There are no images and no confusions: {error}")
-            note(notes[-1])
-    else:
-        notes.append("There are no images and no confusions: none were asked for (--images 0).")
-    return _write(path, title, records, seen, runs, notes)
+            missing = str(error)
+            note(f"no images and no confusions: {missing}")
+    if found.examination is None:
+        found = found._replace(notes=[*found.notes, f"There are no images and no confusions: {missing}"])
+    return _write(path, found, runs)
 
 
 def report_evaluation(
@@ -113,12 +110,12 @@ def report_evaluation(
 
     path = folder / NAME
     check_output(path)
-    title, records, runs, notes = _read_runs([folder])
-    name = records[0].arm
+    page, runs = _read_runs([folder])
+    name = page.runs[0].arm
     subject = Subject(name, lambda: model, how["inference"], how["scale"])
-    found_by = {name: found}
-    seen = examine([subject], data, images=len(data), device=device, precision=how["precision"], evaluations=found_by)
-    return _write(path, title, records, seen, runs, notes)
+    whole = {name: found}
+    seen = examine([subject], data, images=len(data), device=device, precision=how["precision"], evaluations=whole)
+    return _write(path, page._replace(examination=seen), runs)
 
 
 def check_output(path: Path) -> None:
@@ -134,10 +131,10 @@ def check_output(path: Path) -> None:
             raise FileExistsError(f"{path} exists and is no report of ours. Choose another name: -o FILE.html.")
 
 
-def _read_runs(folders: Sequence[Path]) -> tuple[str, list[RunRecord], dict[str, RunFolder], list[str]]:
-    """Title, records, folders by name, and what is missing."""
+def _read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
+    """The report without images, and the folders by name."""
     from cacseg.recipes.folders import read_folder
-    from cacseg.reports.page import RunRecord
+    from cacseg.reports.page import Report, RunRecord
 
     found = [read_folder(folder) for folder in folders]
     names = [one.path.resolve().name for one in found]
@@ -172,40 +169,40 @@ def _read_runs(folders: Sequence[Path]) -> tuple[str, list[RunRecord], dict[str,
         for name, one in zip(names, found, strict=True)
     ]
     title = f"{names[0]}: {model[0]} on {data[0]}" if len(found) == 1 else f"{', '.join(names)} on {cell[0]}"
-    return title, records, dict(zip(names, found, strict=True)), notes
+    return Report(title, records, notes=notes), dict(zip(names, found, strict=True))
 
 
-def _read_comparisons(folders: Sequence[Path]) -> tuple[str, list[RunRecord], dict[str, RunFolder], list[str]]:
+def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
     """The same of the finished runs of comparisons; the folders are those of the longest runs, one of each arm."""
-    from cacseg.recipes.compare import RUNS
+    from cacseg.recipes.compare import RUNS, is_finished, read_comparison
     from cacseg.recipes.folders import read_folder
     from cacseg.recipes.results import read_results
-    from cacseg.reports.page import RunRecord
+    from cacseg.reports.page import Report, RunRecord
 
     found = read_results(folders)
     if found.costs.empty:
         raise ValueError(f"no run of {', '.join(map(str, folders))} is finished: run `cacseg compare` again first.")
     notes = [f"{len(found.unfinished)} runs are not finished and take no part."] if found.unfinished else []
     records: list[RunRecord] = []
+    read: dict[Any, RunFolder] = {}  # by cell, arm and seed
     chosen: dict[str, RunFolder] = {}
     rows = sorted(found.costs.itertuples(), key=lambda row: found.arms.index(row.arm))
-    longest = max(row.steps for row in rows)
-    common = set.intersection(
-        *({row.seed for row in rows if row.arm == arm and row.steps == longest} for arm in found.arms)
-    )
+    known = {folder: read_comparison(folder) for folder in folders}
     for row in rows:
         name = f"{row.arm}-{row.steps}-{row.seed}"
-        folder = next(folder for folder in folders if (folder / RUNS / name).is_dir())
-        one = read_folder(folder / RUNS / name)
-        records.append(
-            RunRecord(
-                row.arm, (row.data, row.model, row.steps), row.seed, one.facts, one.settings, one.scores, one.metrics
-            )
-        )
-        if row.steps == longest and (not common or row.seed == min(common)):
-            chosen.setdefault(row.arm, one)
+        places = [folder for folder, one in known.items() if (one.data, one.model) == (row.data, row.model)]
+        one = read_folder(next(folder / RUNS / name for folder in places if is_finished(folder / RUNS / name)))
+        cell = (row.data, row.model, row.steps)
+        records.append(RunRecord(row.arm, cell, row.seed, one.facts, one.settings, one.scores, one.metrics))
+        read[cell, row.arm, row.seed] = one
+    shown = max((cell for cell, *_ in read if cell[:2] == records[0].cell[:2]), key=lambda cell: cell[2])
+    seeds = {arm: [one.seed for one in records if (one.cell, one.arm) == (shown, arm)] for arm in found.arms}
+    common = set.intersection(*(set(one) for one in seeds.values() if one))
+    for arm, of_arm in seeds.items():
+        if of_arm:
+            chosen[arm] = read[shown, arm, min(common or of_arm)]
     title = f"{', '.join(found.arms)} on {', '.join(dict.fromkeys(found.costs['data']))}"
-    return title, records, chosen, notes
+    return Report(title, records, notes=notes, paired=True), chosen
 
 
 def _examine(
@@ -241,17 +238,10 @@ def _examine(
         )
 
 
-def _write(
-    path: Path,
-    title: str,
-    records: Sequence[RunRecord],
-    seen: Examination | None,
-    runs: Mapping[str, RunFolder],
-    notes: Sequence[str],
-) -> Path:
+def _write(path: Path, found: Report, runs: Mapping[str, RunFolder]) -> Path:
     from cacseg._files import write_file
-    from cacseg.reports.page import Report, make_page
+    from cacseg.reports.page import make_page
 
     weights = ", ".join(dict.fromkeys(str(one.weights) for one in runs.values()))
-    write_file(path, make_page(Report(title, records, seen, weights, notes)))
+    write_file(path, make_page(found._replace(weights=weights)))
     return path

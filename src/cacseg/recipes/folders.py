@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,7 +116,7 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
         folder,
         str(data.get("name")),
         model,
-        "unknown",
+        "unknown numbers of",
         facts,
         {f"inference.{key}": _words(value) for key, value in {**how, "scale": scale}.items()},
         scores_of_evaluation(content),
@@ -150,6 +151,7 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
     try:
         whole = path.read_text().rpartition("\n")[0]
         table = pd.read_csv(io.StringIO(whole), on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
+        table = table.replace([math.inf, -math.inf], math.nan)
     except (OSError, ValueError):  # pandas has subclasses of it for an empty or broken table
         return None
     return None if "step" not in table or table.empty else table.dropna(subset=["step"]).astype({"step": int})

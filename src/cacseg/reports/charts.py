@@ -180,8 +180,8 @@ def confusion_matrix(title: str, counts: Tensor, names: Sequence[str], order: Se
     fitted = "" if n <= NAMED else ' class="fitted"'  # without names it may shrink
     return (
         f'<figure class="matrix"><figcaption>{text(title)}</figcaption><div class="scroll"><svg{fitted} '
-        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="confusion matrix, {text(title)}" '
-        f'data-matrix="{text(data)}">{"".join(parts)}</svg></div></figure>'
+        f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="confusion matrix, {text(title)}" data-matrix="{text(data)}">{"".join(parts)}</svg></div></figure>'
     )
 
 

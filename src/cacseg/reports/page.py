@@ -31,6 +31,10 @@ from cacseg.reports.tables import TITLES
 
 TEMPLATE = "report.html"
 MARK = '<meta name="generator" content="cacseg report">'  # in every page, near its top
+UNPAIRED = (
+    "Percent, on the validation split, by each model's own output. The runs may differ in more than one setting, and "
+    "one run of each does not say how far chance goes: `cacseg compare` does."
+)
 SPLITS = {"val": "validation images", "train": "training images"}
 
 
@@ -52,6 +56,7 @@ class Report(NamedTuple):
     examination: Examination | None = None
     weights: str = ""  # which ones were examined
     notes: Sequence[str] = ()  # what is missing, and why
+    paired: bool = False  # runs of one seed saw the same crops in the same order
 
 
 class Tables(NamedTuple):
@@ -73,7 +78,7 @@ def make_page(report: Report) -> str:
         if shown:
             parts["Curves"] = shown
     elif scored:
-        parts["Differences"] = _differences(found, arms)
+        parts["Differences"] = _differences(found, arms, report.paired)
     if scored:
         parts["Classes"] = "".join(_classes(found.classes, cell, arms, len(cells) > 1) for cell in cells)
     if seen is not None:
@@ -111,67 +116,59 @@ def _tables(runs: Iterable[RunRecord]) -> Tables:
 
 
 def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
-    """Figures of one arm: scores, time and memory, then all of its outputs, then what was trained."""
-    parts = []
-    if not found.results.empty:
-        cell = dict(zip(CELL, runs[-1].cell, strict=True))
-        rows = found.results[(found.results[CELL] == pd.Series(cell)).all(axis=1)]
-        validated = rows[rows["split"] == "val"]
-        scores, errors = (_by_output(validated, how) for how in ("mean", "sem"))
-        name = own(validated)["output"].iloc[0]
-        tiles = {f"mIoU, {name}": plus_minus(scores[name], errors[name])}
-        if name != "plain" and "plain" in scores:
-            gains = validated.set_index(["seed", "output"])["mean_iou"].unstack()
-            difference = gains[name] - gains["plain"]
-            tiles[f"{name} beside plain"] = plus_minus(difference.mean(), difference.sem(), "+")
-        if "oracle" in scores:
-            tiles["mIoU, oracle"] = plus_minus(scores["oracle"], errors["oracle"])
-        cost = found.costs
-        if cost["best_mean_iou"].notna().all():
-            steps = ", ".join(f"{step:.0f}" for step in cost["best_step"])
-            tiles[f"best mIoU, at step {steps}"] = plus_minus(cost["best_mean_iou"].mean(), cost["best_mean_iou"].sem())
-        if cost["seconds"].notna().all():
-            tiles["time"] = str(datetime.timedelta(seconds=round(cost["seconds"].median())))
-        if cost["peak_mib"].notna().all():
-            tiles["GPU memory"] = f"{cost['peak_mib'].max() / 1024:.1f} GiB"
-        parts.append(
-            '<div class="tiles">'
-            + "".join(f"<div><b>{v or '-'}</b><span>{text(k)}</span></div>" for k, v in tiles.items())
-            + "</div>"
-        )
+    """Of one arm: the figures that matter most, what was trained, and the scores of all outputs."""
     facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in runs[0].facts.items())
-    parts.append(f'<dl class="facts">{facts}</dl>')
-    if not found.results.empty:
-        body = []
-        for (split, output), of in rows.groupby(["split", "output"], sort=False):
-            measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
-            body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
-        parts.append(html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2))
-        words = " The oracle has seen the labels: no model reaches it without them." if "oracle" in scores else ""
-        parts.append(f"<p>Percent.{words}</p>")
-    return "".join(parts)
+    about = f'<dl class="facts">{facts}</dl>'
+    if found.results.empty:
+        return about
+    rows = found.results[_is_cell(found.results, runs[-1].cell)]
+    tiles = _tiles(rows[rows["split"] == "val"], found.costs)
+    figures = "".join(f"<div><b>{value or '-'}</b><span>{text(name)}</span></div>" for name, value in tiles.items())
+    body = []
+    for (split, output), of in rows.groupby(["split", "output"], sort=False):
+        measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
+        body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
+    scores = html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2)
+    oracle = " The oracle has seen the labels: no model reaches it without them." if "mIoU, oracle" in tiles else ""
+    return f'<div class="tiles">{figures}</div>{about}{scores}<p>Percent.{oracle}</p>'
 
 
-def _by_output(rows: pd.DataFrame, how: str) -> dict[str, float]:
-    return rows.groupby("output", sort=False)["mean_iou"].agg(how).to_dict()
+def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
+    """Names and figures: mIoU, what context gains, time and memory."""
+    scores = validated.set_index(["seed", "output"])["mean_iou"].unstack()  # a row for each seed
+    name = own(validated)["output"].iloc[0]
+    values = {f"mIoU, {name}": scores[name]}
+    if name != "plain":
+        values[f"{name} beside plain"] = scores[name] - scores["plain"]
+    if "oracle" in scores:
+        values["mIoU, oracle"] = scores["oracle"]
+    if costs["best_mean_iou"].notna().all():
+        steps = ", ".join(f"{step:.0f}" for step in costs["best_step"])
+        values[f"best mIoU, at step {steps}"] = costs["best_mean_iou"]
+    tiles = {key: plus_minus(of.mean(), of.sem(), "+" if "beside" in key else "") for key, of in values.items()}
+    if costs["seconds"].notna().all():
+        tiles["time"] = str(datetime.timedelta(seconds=round(costs["seconds"].median())))
+    if costs["peak_mib"].notna().all():
+        tiles["GPU memory"] = f"{costs['peak_mib'].max() / 1024:.1f} GiB"
+    return tiles
 
 
-def _differences(found: Tables, arms: Sequence[str]) -> str:
+def _is_cell(rows: pd.DataFrame, cell: tuple[Any, ...]) -> pd.Series:
+    return (rows[CELL] == pd.Series(dict(zip(CELL, cell, strict=True)))).all(axis=1)
+
+
+def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
     """Sentences and tables of several arms."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
-    several = found.results["seed"].nunique() > 1
     for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
         parts.append(f"<h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}")
-    seeds = "" if several else " Each arm has one run: nothing here says how far chance goes."
-    parts.append(f"<p>{text(' '.join(EXPLAINED))}{seeds}</p>")
-    return "".join(parts)
+    words = " ".join(EXPLAINED) if paired else UNPAIRED
+    return "".join(parts) + f"<p>{text(words)}</p>"
 
 
 def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[str], titled: bool) -> str:
     """IoU bars of one arm, or differences of several; the most frequent class first."""
-    here = classes[
-        (classes[CELL] == pd.Series(dict(zip(CELL, cell, strict=True)))).all(axis=1) & (classes["split"] == "val")
-    ]
+    here = classes[_is_cell(classes, cell) & (classes["split"] == "val")]
     if here.empty:
         return ""
     shares = here.drop_duplicates("class").set_index("class")["labelled"].sort_values(ascending=False, kind="stable")
