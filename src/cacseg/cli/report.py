@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import note, progress_bar, say, typer
+from cacseg.cli._console import messages, note, progress_bar, say, typer
 
 if TYPE_CHECKING:
     from cacseg.data import SegmentationData
@@ -25,10 +25,13 @@ WantReport = Annotated[bool, typer.Option(help=f"Write {NAME}.")]
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of `cacseg train` or `cacseg eval -o`, or one of `compare`."),
+        typer.Argument(metavar="RUN...", help="Folders of `cacseg train`, `cacseg eval -o` or `cacseg compare`."),
     ],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE.html", help=f"{NAME} in RUN, or of several here.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", help=f"By default {NAME} in RUN; of several runs in this folder."
+        ),
     ] = None,
     images: Annotated[
         int, typer.Option(min=0, help="Validation images to look at, evenly spaced; 0 for none, only numbers.")
@@ -225,7 +228,7 @@ def _examine(
         Subject(name, lambda weights=run.weights: cacseg.load(weights), run.inference, run.scale)  # type: ignore[misc]
         for name, run in runs.items()
     ]
-    with progress_bar() as bar:
+    with progress_bar(visible=messages.is_terminal) as bar:
         task = bar.add_task("looking at images", total=len(runs) * min(images, len(data)))
         return examine(
             subjects,
