@@ -39,15 +39,14 @@ def place(tmp_path_factory):
 
 def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
-    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--oracle", "-o", out, "--worst", 2)
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--oracle", "-o", out)
     done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     for word in ("grass", "mIoU", "plain", "context", "oracle", "3 images"):
         assert word in done.out
     outputs = ("plain", "context", "mean", "oracle")
     assert sorted(path.name for path in out.iterdir()) == sorted(
-        ["scores.json", "report.md", "classes.csv", "images.csv", "worst.png"]
-        + [f"confusion_{name}.{suffix}" for name in outputs for suffix in ("png", "csv")]
+        ["scores.json", "report.html", "classes.csv", "images.csv"] + [f"confusion_{name}.csv" for name in outputs]
     )
     found = evaluate(small_model(), open_data("folder", place / "data", "val"), oracle=True)
     scores = json.loads((out / "scores.json").read_text())

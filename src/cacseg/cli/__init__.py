@@ -17,6 +17,7 @@ from cacseg.cli.evaluate import evaluate
 from cacseg.cli.figures import figures
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
+from cacseg.cli.report import report
 from cacseg.cli.train import train
 
 app = typer.Typer(
@@ -54,6 +55,7 @@ app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(figures)
+app.command()(report)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 

@@ -9,6 +9,7 @@ from typing import Annotated
 from cacseg.cli._console import note, say, show, typer
 from cacseg.cli._options import integers, open_recipe, read_changes
 from cacseg.cli._runs import train_all
+from cacseg.cli.report import NAME, WantReport, explain_failure, write_page
 
 Settings = Annotated[
     list[str] | None,
@@ -61,6 +62,7 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="runs/compare-RECIPE by default.")
     ] = None,
+    report: WantReport = True,
 ) -> None:
     """Does it help on my images? Train one recipe with several classifiers and seeds, and compare at equal seeds.
 
@@ -73,15 +75,15 @@ def compare(
 
     Every run is one of `cacseg train`, in DIR/runs/ARM-STEPS-SEED; runs of one seed see the same crops in the same
     order. The warm-up is at most a tenth of the steps, and each run is validated four times (schedule.warmup_steps and
-    training.validate_every change that). DIR gets report.md, results.csv, classes.csv, costs.csv and pictures. The
-    same command again goes on where it was interrupted. Exit code 1: a run failed; 130: stopped.
+    training.validate_every change that). DIR gets report.html, report.md, results.csv, classes.csv, costs.csv and
+    pictures. The same command again goes on where it was interrupted. Exit code 1: a run failed; 130: stopped.
     """
     from cacseg.recipes.compare import FILE, choose_arms, describe, make_plan
     from cacseg.recipes.config import change
 
     folders = [Path(source) for source in sources]
     if all((folder / FILE).is_file() for folder in folders):
-        present(folders, output or (folders[0] if len(folders) == 1 else None))
+        present(folders, output or (folders[0] if len(folders) == 1 else None), report)
         return
     if len(sources) > 1:
         wrong = next(str(folder) for folder in folders if not (folder / FILE).is_file())
@@ -93,7 +95,7 @@ def compare(
     folder = output or Path("runs") / f"compare-{name.replace('/', '_')}"
     failed = train_all(folder, describe(name, change(base, changes), chosen), plan, jobs=jobs, devices=devices, mps=mps)
     if len(failed) < len(plan):
-        present([folder], folder)
+        present([folder], folder, report)
     if failed:
         raise typer.Exit(1)
 
@@ -194,8 +196,8 @@ def read_seeds(text: str) -> Sequence[int]:
     return range(found[0])
 
 
-def present(folders: Sequence[Path], output: Path | None) -> None:
-    """Prints the results of comparisons, and writes them."""
+def present(folders: Sequence[Path], output: Path | None, report: bool = False) -> None:
+    """Prints the results of comparisons, and writes them, with `report` as a page too."""
     from cacseg.recipes.results import read_results
     from cacseg.reports.comparison import arm_tables, class_tables, sentences, write_report
     from cacseg.reports.comparison_plots import comparison_pictures
@@ -214,6 +216,8 @@ def present(folders: Sequence[Path], output: Path | None) -> None:
         pictures = comparison_pictures(found.results, found.classes, found.arms)
         write_report(output, found, f"Comparison on {title}", pictures)
         say(f"{output}/report.md")
+        if report:
+            explain_failure(lambda: write_page(folders, output / NAME))
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> None:

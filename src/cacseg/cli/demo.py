@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cacseg.cli._console import messages, say, show, typer
 from cacseg.cli._runs import train_all
+from cacseg.cli.report import NAME, explain_failure, write_page
 
 if TYPE_CHECKING:
     from cacseg.engine.evaluate import Evaluation
@@ -53,6 +54,7 @@ def demo(
     say("The context logits are the output of the context-aware model; its oracle logits know the labels.")
     seconds = time.perf_counter() - start
     say(f"{seconds:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png and {folder}/runs/*/eval.")
+    explain_failure(lambda: write_page([folder], folder / NAME))
 
 
 def _unused_path(path: Path) -> Path:
@@ -86,7 +88,7 @@ def _evaluate(folder: Path, runs: Sequence[Path], images: int) -> list[Evaluatio
         model = cacseg.load(weights)
         found = evaluate(model, data, oracle=kind == "context", device=device, batch=8, workers=1)
         facts = {"checkpoint": str(weights), "data": described}
-        write_evaluation(run / "eval", found, facts, model, data, inference=inference, scale=None, device=device)
+        write_evaluation(run / "eval", found, facts)
         evaluations.append(found)
         masks.append([segment(model, one.image, inference=inference, scale=None, device=device) for one in samples])
     names = []

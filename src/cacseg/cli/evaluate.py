@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import messages, note, progress_bar, say, show, typer
+from cacseg.cli._console import note, progress_bar, say, show, typer
+from cacseg.cli.report import WantReport, explain_failure, report_evaluation
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,7 @@ def evaluate(
     ignore_index: options.IgnoreIndex = None,
     split: Annotated[str | None, typer.Option(help="Which split; val by default.")] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="A folder for tables, pictures and scores.json.")
+        Path | None, typer.Option("-o", "--output", help="A folder for report.html, tables and scores.json.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold an earlier result.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -40,7 +41,7 @@ def evaluate(
     whole: options.Whole = False,
     multi_scale: options.MultiScale = False,
     flip: options.Flip = False,
-    worst: Annotated[int, typer.Option(min=0, help="How many of the worst images the sheet shows.")] = 8,
+    report: WantReport = True,
     device: options.Device = "auto",
     precision: options.Precision = "fp32",
     batch: options.Batch = 1,
@@ -52,8 +53,8 @@ def evaluate(
     The plain and the context-aware classifier of one model, the mean of their probabilities, and with --oracle the
     classifier that knows the labels are scored side by side from one pass. Without further options images are shown as
     the model's run, or the data set's published protocol, has it. Within torchrun each process takes a share of the
-    images. In OUTPUT: scores.json, report.md, classes.csv, images.csv (worst first), worst.png, and confusion_*.png and
-    *.csv of each classifier.
+    images. In OUTPUT: report.html, scores.json, classes.csv, images.csv (worst first), and confusion_*.csv of each
+    classifier.
     """
     import cacseg
     from cacseg._files import open_folder
@@ -112,7 +113,12 @@ def evaluate(
         facts: dict[str, Any] = {
             "cacseg_version": cacseg.__version__,
             "checkpoint": str(weights),
-            "data": {"name": split_data.name, "root": protocol.root, "split": split_data.split},
+            "data": {
+                "name": split_data.name,
+                "root": protocol.root,
+                "split": split_data.split,
+                "ignore_index": protocol.ignore_index,
+            },
             "inference": {**dataclasses.asdict(inference), "scale": image_scale},
             "device": str(place),
             "precision": precision,
@@ -127,7 +133,8 @@ def evaluate(
             show(summary_table({name: found.scores(name) for name in found.counts}, title))
             say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
         if output is not None:
-            with messages.status("writing pictures"):
-                write.write_evaluation(output, found, facts, model, split_data, device=place, worst=worst, **how)
-            if not as_json:
+            write.write_evaluation(output, found, facts)
+            if report:
+                explain_failure(lambda: report_evaluation(output, found, model, split_data, how, place), quiet=as_json)
+            elif not as_json:
                 say(f"wrote {output}")

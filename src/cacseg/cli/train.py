@@ -11,6 +11,7 @@ from rich.table import Table
 
 from cacseg.cli._console import STOPPED, messages, note, out, say, show, typer
 from cacseg.cli._options import open_recipe, read_changes
+from cacseg.cli.report import NAME, WantReport, explain_failure, write_page
 
 
 def train(
@@ -49,6 +50,7 @@ def train(
         bool, typer.Option("--print-config", help="Print the whole configuration as JSON and stop.")
     ] = False,
     progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+    report: WantReport = True,
 ) -> None:
     """Train a model by a recipe, on one CPU, one GPU or many.
 
@@ -62,8 +64,8 @@ def train(
     torchrun --nproc-per-node 4 -m cacseg.cli train ade20k/upernet_swin_tiny --root data
 
     The folder gets config.json, last.ckpt (to resume from), last.safetensors and best.safetensors (for cacseg.load,
-    `cacseg eval` and `cacseg predict`), metrics.csv and TensorBoard files. A folder that holds a run is never
-    overwritten. Before the first step one batch of training and of validation is run through, so that what is
+    `cacseg eval` and `cacseg predict`), metrics.csv, TensorBoard files and report.html. A folder that holds a run is
+    never overwritten. Before the first step one batch of training and of validation is run through, so that what is
     wrong with data, model, memory or disk shows at once. Batch, steps and intervals are those of the whole run,
     whatever the number of devices.
     """
@@ -91,23 +93,29 @@ def train(
         return
     folder = output or Path("runs") / name.replace("/", "_")
     with messages.status("loading"):
+        from torch import distributed
+
         from cacseg.engine._lightning import is_first_process
         from cacseg.engine.callbacks import Stopped
         from cacseg.recipes.build import run
 
-    def report(text: str) -> None:
+    def tell(text: str) -> None:
         if is_first_process():
             note(text, "")
 
     try:
-        result = run(config, folder, recipe=name, resume=resume, report=report, progress=progress)
+        result = run(config, folder, recipe=name, resume=resume, report=tell, progress=progress)
     except Stopped as stopped:
-        report(f"{stopped}; continue with: cacseg train --resume -o {folder}")
+        tell(f"{stopped}; continue with: cacseg train --resume -o {folder}")
         raise typer.Exit(STOPPED) from None
     if is_first_process():
         best = f"best mIoU {100 * result.best_mean_iou:.2f} at step {result.best_step} (best.safetensors)"
         none = "no validation gave a mIoU: are all labels of the validation split ignored? (last.safetensors)"
         say(f"{folder}: {result.step} steps, {best if result.best_step else none}")
+    if distributed.is_initialized():
+        distributed.destroy_process_group()  # the report is the work of one process
+    if report and is_first_process():
+        explain_failure(lambda: write_page([folder], folder / NAME))
 
 
 def _list_settings(config) -> None:  # type: ignore[no-untyped-def]

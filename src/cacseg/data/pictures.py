@@ -39,12 +39,19 @@ def overlay(image: Picture, labels: npt.NDArray[np.uint8], palette: Sequence[Col
 def save_index_png(
     path: str | Path, labels: npt.NDArray[np.uint8], palette: Sequence[Colour], *, overwrite: bool = False
 ) -> None:
-    """A PNG whose pixel values are the labels and which shows as their colours. Written atomically."""
+    """Writes an index PNG (see `index_png`), atomically."""
+    write_file(path, index_png(labels, palette), overwrite=overwrite)
+
+
+def index_png(labels: npt.NDArray[np.uint8], palette: Sequence[Colour]) -> bytes:
+    """A PNG whose pixel values are the labels and which shows as their colours."""
     if labels.dtype != np.uint8 or labels.ndim != 2:
         raise TypeError(f"labels must be uint8 [H, W]; got {labels.dtype} {labels.shape}.")
     picture = Image.fromarray(labels)  # mode L, which takes a palette
     picture.putpalette(_table(palette).tobytes())
-    _save(path, picture, overwrite)
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    return content.getvalue()
 
 
 def save_picture(path: str | Path, picture: Picture, *, overwrite: bool = False) -> None:

@@ -240,11 +240,26 @@ def segment(
     precision: str = "fp32",
 ) -> npt.NDArray[np.uint8]:
     """The class of each pixel of one image [H, W, 3], by the model's default output."""
+    names = [model.default_output]
+    return segment_each(model, image, names, inference=inference, scale=scale, device=device, precision=precision)[0]
+
+
+def segment_each(
+    model: SegmentationModel,
+    image: npt.NDArray[np.uint8],
+    names: Sequence[str],
+    *,
+    inference: Inference,
+    scale: Scale | None,
+    device: torch.device,
+    precision: str = "fp32",
+) -> list[npt.NDArray[np.uint8]]:
+    """The class of each pixel by each of the named outputs (see `output_names`), from one pass."""
     shown = collate([view_image(image, scale, inference.ratios)], model, device)
     height, width = image.shape[:2]
     with autocast(device, precision):
-        scores = next(predict_each(networks_of(model, [model.default_output]), shown, (height, width), inference))
-    return most_likely(scores[0], 0).to(torch.uint8).cpu().numpy()
+        scores = predict_each(networks_of(model, names), shown, (height, width), inference)
+        return [most_likely(one[0], 0).to(torch.uint8).cpu().numpy() for one in scores]
 
 
 @lru_cache(maxsize=8)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
+from cacseg.engine.scores import MEASURES, score_rows
 from cacseg.recipes.compare import RUNS, SCORES, Settings, check_alike, is_finished, read_comparison, runs_of
 
 RUN = ("data", "model", "arm", "steps", "seed")
-MEASURES = ("mean_iou", "mean_accuracy", "pixel_accuracy")
 # In percent but for counts. What differs from one repetition to the next is in the last table alone.
 RESULTS = (*RUN, "output", "own", "split", "images", *MEASURES)
 CLASSES = (*RUN, "output", "own", "split", "class", "labelled", "iou")
@@ -59,15 +59,15 @@ def read_results(folders: Sequence[Path]) -> Results:
                     raise ValueError(f"{seen[same][0]} and {path} are the same run with other scores. Leave one out.")
                 continue
             seen[same] = path, scores["splits"]
-            for split, of_split in scores["splits"].items():
-                if split == "val":
-                    data = [scores["class_names"], of_split["images"], of_split["labelled_pixels"]]
-                    first, before = labels.setdefault(key[:1], (path, data))
-                    if before != data:
-                        raise ValueError(f"{first} and {path} were scored on different images and cannot be compared.")
-                _add_split(results, classes, {**about, "split": split}, of_split, scores)
-            best = scores.get("best") or {}
-            costs.append({**about, **scores, "best_step": best.get("step"), "best_mean_iou": percent(best, "mean_iou")})
+            if validated := scores["splits"].get("val"):
+                data = [scores["class_names"], validated["images"], validated["labelled_pixels"]]
+                first, before = labels.setdefault(key[:1], (path, data))
+                if before != data:
+                    raise ValueError(f"{first} and {path} were scored on different images and cannot be compared.")
+            rows = score_rows(about, scores)
+            results += rows.results
+            classes += rows.classes
+            costs.append(rows.cost)
     order = {name: place for place, name in enumerate(names)}
     tables = (
         pd.DataFrame(rows, columns=list(columns))
@@ -81,24 +81,3 @@ def read_results(folders: Sequence[Path]) -> Results:
         for table in tables
     )
     return Results(scored, of_classes, spent, [name for name in names if name in set(scored["arm"])], unfinished)
-
-
-def _add_split(
-    results: list[Any],
-    classes: list[Any],
-    about: Mapping[str, Any],
-    split: Mapping[str, Any],
-    scores: Mapping[str, Any],
-) -> None:
-    total = sum(split["labelled_pixels"]) or 1
-    for output, found in split["outputs"].items():
-        row = {**about, "output": output, "own": "yes" if output == scores["output"] else "no"}
-        results.append({**row, "images": split["images"], **{name: percent(found, name) for name in MEASURES}})
-        for name, labelled, iou in zip(scores["class_names"], split["labelled_pixels"], found["iou"], strict=True):
-            share = 100.0 * labelled / total
-            classes.append({**row, "class": name, "labelled": share, "iou": None if iou is None else 100.0 * iou})
-
-
-def percent(scores: Mapping[str, Any], name: str) -> float | None:
-    value = scores.get(name)
-    return None if value is None else 100.0 * value

@@ -51,15 +51,6 @@ def rich_table(
     return table
 
 
-def markdown(evaluation: Evaluation, title: str) -> str:
-    """The summary and the classes as a page of Markdown."""
-    lines = [f"# {title}", "", f"{len(evaluation.images)} images. Percent; '-' where a class does not occur.", ""]
-    lines += markdown_table(*_summary({name: evaluation.scores(name) for name in evaluation.counts}))
-    lines += ["", "## Classes", ""]
-    lines += markdown_table(*_classes(evaluation))
-    return "\n".join(lines) + "\n"
-
-
 def as_json(evaluation: Evaluation) -> dict[str, Any]:
     """Everything but the single images; undefined scores are None."""
     outputs = {}

@@ -1,0 +1,250 @@
+"""`cacseg report`, and the report.html that other commands write at their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cacseg.cli import _options as options
+from cacseg.cli._console import messages, note, progress_bar, say, typer
+
+if TYPE_CHECKING:
+    from cacseg.data import SegmentationData
+    from cacseg.engine.evaluate import Evaluation
+    from cacseg.models import SegmentationModel
+    from cacseg.recipes.folders import RunFolder
+    from cacseg.reports.page import Report, RunRecord
+    from cacseg.reports.strips import Examination
+
+NAME = "report.html"
+FEW = 24  # images that other commands look at for their report
+WantReport = Annotated[bool, typer.Option(help=f"Write {NAME}.")]
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of `cacseg train`, `cacseg eval -o` or `cacseg compare`."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE.html", help=f"By default {NAME} in RUN; of several runs in this folder."
+        ),
+    ] = None,
+    images: Annotated[
+        int, typer.Option(min=0, help="Validation images to look at, evenly spaced; 0 for none, only numbers.")
+    ] = 200,
+    data: Annotated[Path | None, typer.Option(help="Where the data set is now, if it was moved.")] = None,
+    device: options.Device = "auto",
+    batch: options.Batch = 4,
+    workers: options.Workers = options.WORKERS,
+) -> None:
+    """Write one HTML file about a run, or about several beside the first.
+
+    \b
+    cacseg report runs/mine                                       runs/mine/report.html
+    cacseg report runs/plain runs/tuned -o both.html              what the second gains over the first
+    cacseg report runs/compare-folder                             every arm, means over seeds
+
+    Scores, IoU of each class, images beside their labels and predictions with what context changed, curves, the most
+    frequent confusions, time and memory, settings. The file needs no network. What cannot be shown, because the data
+    set is gone for one, is left out, and the page says why.
+    """
+    path = output or (folders[0] / NAME if len(folders) == 1 else Path(NAME))
+    write_page(folders, path, images=images, root=data, device=device, batch=batch, workers=workers)
+    say(str(path))
+
+
+def explain_failure(write: Callable[[], Path], *, quiet: bool = False) -> None:
+    """Writes a report at the end of another command and, unless `quiet`, prints its path; a failure is only a line."""
+    try:
+        path = write()
+        if not quiet:
+            say(str(path))
+    except KeyboardInterrupt:
+        note(f"no {NAME}: stopped")
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        note(f"no {NAME}: {reason} (`cacseg report` tries again)")
+
+
+def write_page(
+    folders: Sequence[Path],
+    path: Path,
+    *,
+    images: int = FEW,
+    root: Path | None = None,
+    device: str = "auto",
+    batch: int = 4,
+    workers: int = options.WORKERS,
+) -> Path:
+    """Reads runs or comparisons and writes their report to `path`."""
+    from cacseg.recipes.folders import is_comparison
+
+    comparisons = [is_comparison(folder) for folder in folders]
+    if any(comparisons) and not all(comparisons):
+        raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
+    found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
+    check_output(path)
+    missing = "none were asked for (--images 0)."
+    if images > 0:
+        try:
+            found = found._replace(examination=_examine(runs, images, root, device, batch, workers))
+        except (ValueError, TypeError, OSError, RuntimeError) as error:
+            missing = str(error)
+            note(f"no images and no confusions: {missing}")
+    if found.examination is None:
+        found = found._replace(notes=[*found.notes, f"There are no images and no confusions: {missing}"])
+    return _write(path, found, runs)
+
+
+def report_evaluation(
+    folder: Path,
+    found: Evaluation,
+    model: SegmentationModel,
+    data: SegmentationData,
+    how: Mapping[str, Any],
+    device: Any,
+) -> Path:
+    """report.html of an evaluation that was just written into `folder`: nothing is evaluated again."""
+    from cacseg.reports.strips import Subject, examine
+
+    path = folder / NAME
+    check_output(path)
+    page, runs = _read_runs([folder])
+    name = page.runs[0].arm
+    subject = Subject(name, lambda: model, how["inference"], how["scale"])
+    whole = {name: found}
+    seen = examine([subject], data, images=len(data), device=device, precision=how["precision"], evaluations=whole)
+    return _write(path, page._replace(examination=seen), runs)
+
+
+def check_output(path: Path) -> None:
+    """Before any work: the file can be written, and is none of somebody else's."""
+    from cacseg._files import check_target
+    from cacseg.reports.page import MARK
+
+    check_target(path, overwrite=True)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        if MARK.encode() not in file.read(1000):
+            raise FileExistsError(f"{path} exists and is no report of ours. Choose another name: -o FILE.html.")
+
+
+def _read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
+    """The report without images, and the folders by name."""
+    from cacseg.recipes.folders import read_folder
+    from cacseg.reports.page import Report, RunRecord
+
+    found = [read_folder(folder) for folder in folders]
+    names = [one.path.resolve().name for one in found]
+    if len(set(names)) < len(names):
+        names = [str(one.path) for one in found]
+    if len(set(names)) < len(names):
+        raise ValueError(f"runs must be different; got {', '.join(names)}.")
+    data, model, steps = (
+        list(dict.fromkeys(values)) for values in zip(*((one.data, one.model, one.steps) for one in found), strict=True)
+    )
+    cell: Any = (
+        " and ".join(data),
+        model[0] if len(model) == 1 else "several models",
+        steps[0] if len(steps) == 1 else "different numbers of",
+    )
+    notes = [
+        f"{name}: {line}" if len(found) > 1 else line
+        for name, one in zip(names, found, strict=True)
+        for line in one.missing
+    ]
+    scored = [one.scores for one in found if one.scores is not None]
+    for one in scored[1:]:
+        if one["class_names"] != scored[0]["class_names"]:
+            raise ValueError(
+                f"runs must have the same classes to be compared; {names[0]} has {len(scored[0]['class_names'])}, "
+                f"another {len(one['class_names'])} or other names. Write a report for each."
+            )
+        if one["splits"]["val"]["labelled_pixels"] != scored[0]["splits"]["val"]["labelled_pixels"]:
+            notes.append("The runs were scored on different images: their differences say little.")
+    records = [
+        RunRecord(name, cell, 0, one.facts, one.settings, one.scores, one.metrics)
+        for name, one in zip(names, found, strict=True)
+    ]
+    title = f"{names[0]}: {model[0]} on {data[0]}" if len(found) == 1 else f"{', '.join(names)} on {cell[0]}"
+    return Report(title, records, notes=notes), dict(zip(names, found, strict=True))
+
+
+def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
+    """The same of the finished runs of comparisons; the folders are those of the longest runs, one of each arm."""
+    from cacseg.recipes.compare import RUNS, is_finished, read_comparison
+    from cacseg.recipes.folders import read_folder
+    from cacseg.recipes.results import read_results
+    from cacseg.reports.page import Report, RunRecord
+
+    found = read_results(folders)
+    if found.costs.empty:
+        raise ValueError(f"no run of {', '.join(map(str, folders))} is finished: run `cacseg compare` again first.")
+    notes = [f"{len(found.unfinished)} runs are not finished and take no part."] if found.unfinished else []
+    records: list[RunRecord] = []
+    read: dict[Any, RunFolder] = {}  # by cell, arm and seed
+    chosen: dict[str, RunFolder] = {}
+    rows = sorted(found.costs.itertuples(), key=lambda row: found.arms.index(row.arm))
+    known = {folder: read_comparison(folder) for folder in folders}
+    for row in rows:
+        name = f"{row.arm}-{row.steps}-{row.seed}"
+        places = [folder for folder, one in known.items() if (one.data, one.model) == (row.data, row.model)]
+        one = read_folder(next(folder / RUNS / name for folder in places if is_finished(folder / RUNS / name)))
+        cell = (row.data, row.model, row.steps)
+        records.append(RunRecord(row.arm, cell, row.seed, one.facts, one.settings, one.scores, one.metrics))
+        read[cell, row.arm, row.seed] = one
+    shown = max((cell for cell, *_ in read if cell[:2] == records[0].cell[:2]), key=lambda cell: cell[2])
+    seeds = {arm: [one.seed for one in records if (one.cell, one.arm) == (shown, arm)] for arm in found.arms}
+    common = set.intersection(*(set(one) for one in seeds.values() if one))
+    for arm, of_arm in seeds.items():
+        if of_arm:
+            chosen[arm] = read[shown, arm, min(common or of_arm)]
+    title = f"{', '.join(found.arms)} on {', '.join(dict.fromkeys(found.costs['data']))}"
+    return Report(title, records, notes=notes, paired=True), chosen
+
+
+def _examine(
+    runs: Mapping[str, RunFolder], images: int, root: Path | None, device: str, batch: int, workers: int
+) -> Examination:
+    import cacseg
+    from cacseg.engine.device import choose_device
+    from cacseg.recipes.protocol import open_split
+    from cacseg.reports.strips import Subject, examine
+
+    for name, run in runs.items():
+        if run.weights is None or not run.weights.is_file():
+            raise FileNotFoundError(f"{name} has no weights ({run.weights or 'last.safetensors'}).")
+    first = next(iter(runs.values()))
+    if first.validation is None:
+        raise ValueError("nothing says on what the run was validated.")
+    change = {} if root is None else {"root": str(root)}
+    data = open_split(first.validation.model_copy(update=change), "val")
+    subjects = [
+        Subject(name, lambda weights=run.weights: cacseg.load(weights), run.inference, run.scale)  # type: ignore[misc]
+        for name, run in runs.items()
+    ]
+    with progress_bar(visible=messages.is_terminal) as bar:
+        task = bar.add_task("looking at images", total=len(runs) * min(images, len(data)))
+        return examine(
+            subjects,
+            data,
+            images=images,
+            device=choose_device(device),
+            batch=batch,
+            workers=workers,
+            progress=lambda done: bar.update(task, completed=done),
+        )
+
+
+def _write(path: Path, found: Report, runs: Mapping[str, RunFolder]) -> Path:
+    from cacseg._files import write_file
+    from cacseg.reports.page import make_page
+
+    weights = ", ".join(dict.fromkeys(str(one.weights) for one in runs.values()))
+    write_file(path, make_page(found._replace(weights=weights)))
+    return path

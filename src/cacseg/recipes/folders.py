@@ -1,0 +1,170 @@
+"""Folders of runs and of evaluations, read for a report: what is missing is told, not an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from cacseg.engine.inference import Inference, Scale
+from cacseg.engine.log import METRICS
+from cacseg.engine.scores import Scores, scores_of_evaluation
+from cacseg.engine.weights import BEST, LAST
+from cacseg.recipes.compare import FILE, SCORES, describe
+from cacseg.recipes.config import Config, DataConfig, flat
+from cacseg.recipes.files import CONFIG, read_config
+from cacseg.recipes.protocol import data_to_evaluate
+
+
+class RunFolder(NamedTuple):
+    """What a folder says about a model."""
+
+    path: Path
+    data: str
+    model: str
+    steps: int | str
+    facts: dict[str, str]
+    settings: dict[str, str]
+    scores: Scores | None
+    metrics: pd.DataFrame | None
+    weights: Path | None  # those that the scores are of
+    validation: DataConfig | None
+    inference: Inference
+    scale: Scale | None
+    missing: list[str]  # in words
+
+
+def is_comparison(folder: Path) -> bool:
+    return (folder / FILE).is_file()
+
+
+def read_folder(folder: Path) -> RunFolder:
+    """The folder of `cacseg train` or of `cacseg eval -o`."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"there is no folder {folder}. Give the folder of a run, an evaluation or a comparison."
+        )
+    try:
+        if (folder / CONFIG).is_file():
+            return _read_run(folder)
+        if (content := _read_json(folder / SCORES)) is not None and "outputs" in content:
+            return _read_evaluation(folder, content)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"{folder / SCORES} cannot be read ({type(error).__name__}: {error}).") from error
+    raise ValueError(
+        f"{folder} holds neither a run ({CONFIG}), nor an evaluation ({SCORES}), nor a comparison ({FILE}). Give the "
+        "folder of `cacseg train`, `cacseg eval -o` or `cacseg compare`."
+    )
+
+
+def _read_run(folder: Path) -> RunFolder:
+    recipe, config, _ = read_config(folder)
+    scores, metrics = _read_json(folder / SCORES), read_metrics(folder / METRICS)
+    missing = []
+    if scores is None:
+        missing.append(f"There are no scores: {folder / SCORES} is written by the first validation.")
+    elif not scores["finished"]:
+        missing.append(f"The run is not finished: its scores are those of step {scores['step']} of {scores['steps']}.")
+    if metrics is None:
+        missing.append(f"There are no curves: {folder / METRICS} is missing or empty.")
+    named = describe(recipe, config, {})
+    found = [folder / name for name in (LAST, BEST) if (folder / name).is_file()]
+    inference = Inference(window=config.data.window, stride=config.data.stride)
+    return RunFolder(
+        folder,
+        named.data,
+        named.model,
+        config.schedule.steps,
+        {**_facts(recipe, config), "device": (scores or {}).get("device", "")},
+        {key: _words(value) for key, value in flat(config)},
+        scores,
+        metrics,
+        found[0] if found else None,
+        config.data,
+        inference,
+        config.data.val_scale,
+        missing,
+    )
+
+
+def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
+    data, how, weights = content.get("data", {}), dict(content.get("inference", {})), Path(content["checkpoint"])
+    scale = how.pop("scale", None)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
+    missing, validation, model = [], None, weights.stem
+    try:
+        named = data.get("name"), data.get("root"), data.get("split")
+        validation = data_to_evaluate(weights, name=named[0], root=named[1], split=named[2])
+        validation = validation.model_copy(update={"ignore_index": data.get("ignore_index", validation.ignore_index)})
+    except (OSError, ValueError) as error:
+        missing.append(f"The data of the evaluation are unknown: {error}")
+    facts = {
+        "model": str(weights),
+        "data": f"{data.get('name')} {data.get('split')}",
+        "folder": _words(data.get("root")),
+    }
+    own = content["outputs"][content["output"]]
+    for key, title in (("mean_dice", "mean Dice"), ("mean_boundary_iou", "boundary mIoU")):
+        facts |= {} if own.get(key) is None else {f"{title}, {content['output']}": f"{100 * own[key]:.1f}"}
+    facts |= {"precision": str(content.get("precision", "fp32")), "device": str(content.get("device", ""))}
+    return RunFolder(
+        folder,
+        str(data.get("name")),
+        model,
+        "unknown numbers of",
+        facts,
+        {f"inference.{key}": _words(value) for key, value in {**how, "scale": scale}.items()},
+        scores_of_evaluation(content),
+        None,
+        weights,
+        validation,
+        Inference(**values),
+        None if scale is None else (scale[0], scale[1]),
+        missing,
+    )
+
+
+def _facts(recipe: str, config: Config) -> dict[str, str]:
+    model, data, training = config.model, config.data, config.training
+    batch = f"{training.batch} crops of {data.crop[1]}x{data.crop[0]}"
+    start = model.weights or model.backbone_weights or ("ImageNet weights" if model.pretrained else "random weights")
+    return {
+        "recipe": recipe,
+        "model": model.name if model.backbone is None else f"{model.name} on {model.backbone}",
+        "classifier": "plain" if model.classifier == "plain" else f"context-aware, preset {model.preset}",
+        "started from": str(start),
+        "data": data.name if data.root is None else f"{data.name} in {data.root}",
+        "splits": f"{data.train_split} to train, {data.val_split} to validate",
+        "schedule": f"{config.schedule.steps} steps of {batch}",
+        "optimiser": f"{config.optimiser.name}, rate {config.optimiser.rate:g}",
+        "precision, seed": f"{training.precision}, {training.seed}",
+    }
+
+
+def read_metrics(path: Path) -> pd.DataFrame | None:
+    """The rows of metrics.csv; a last line that was cut short takes no part. None without a row."""
+    try:
+        whole = path.read_text().rpartition("\n")[0]
+        table = pd.read_csv(io.StringIO(whole), on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
+        table = table.replace([math.inf, -math.inf], math.nan)
+    except (OSError, ValueError):  # pandas has subclasses of it for an empty or broken table
+        return None
+    return None if "step" not in table or table.empty else table.dropna(subset=["step"]).astype({"step": int})
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

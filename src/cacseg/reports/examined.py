@@ -1,0 +1,69 @@
+"""What models do on some images, as parts of a page: strips of pictures, and confusions."""
+
+from __future__ import annotations
+
+import torch
+
+from cacseg.data.sample import Colour
+from cacseg.reports.charts import confusion_matrix, html_table, text
+from cacseg.reports.strips import MARKS, Examination, Strip
+
+CONFUSIONS = 25  # rows of the table
+
+
+def images_section(seen: Examination, where: str) -> str:
+    swatches = "".join(_swatch(name, colour) for name, colour in MARKS.items())
+    several = any(
+        cell.title.startswith("changes") for group in seen.groups.values() for one in group for cell in one.cells
+    )
+    parts = [f"<p>Chosen among {text(where)} Point at a mask for its classes.</p>"]
+    parts.append(f'<ul class="legend">{swatches if several else _swatch("wrong", MARKS["became wrong"])}</ul>')
+    for title, strips in seen.groups.items():
+        parts.append(f"<h3>{text(title)}</h3>" + "".join(map(_strip, strips)))
+    classes = "".join(_swatch(name, colour) for name, colour in seen.classes.items())
+    parts.append(f'<ul class="legend" data-classes>{classes}</ul>')
+    return "".join(parts)
+
+
+def _swatch(name: str, colour: Colour) -> str:
+    return (
+        f'<li data-colour="{",".join(map(str, colour))}"><i style="background:rgb{tuple(colour)}"></i>{text(name)}</li>'
+    )
+
+
+def _strip(strip: Strip) -> str:
+    cells = "".join(
+        f'<figure><img src="{cell.picture}" alt="{text(cell.title)}" decoding="async"{" data-mask" * cell.is_mask}>'
+        f"<figcaption><b>{text(cell.title)}</b> {text(cell.words)}</figcaption></figure>"
+        for cell in strip.cells
+    )
+    return f'<div class="strip"><h4>{text(strip.name)}</h4><div class="cells">{cells}</div></div>'
+
+
+def confusion_section(seen: Examination, where: str) -> str:
+    """The pixels that are taken for another class most often, then the matrices."""
+    (first, *others) = seen.evaluations.values()
+    if others:
+        counts = {name: one.counts[one.output] for name, one in seen.evaluations.items()}
+    else:
+        counts = {name: first.counts[name] for name in dict.fromkeys(("plain", first.output))}
+    names = first.class_names
+    labelled = next(iter(counts.values())).sum(1)
+    last = list(counts.values())[-1]
+    wrong = last - torch.diag(last.diagonal())
+    pairs = [divmod(int(k), len(names)) for k in wrong.flatten().argsort(descending=True)[:CONFUSIONS]]
+    rows = []
+    for row, column in pairs:
+        if wrong[row, column] > 0:
+            shares = [f"{100 * float(one[row, column]) / float(labelled[row]):.1f}" for one in counts.values()]
+            rows.append(
+                [names[row], names[column], *shares, f"{100 * float(wrong[row, column]) / float(labelled.sum()):.2f}"]
+            )
+    order = labelled.argsort(descending=True, stable=True).tolist()
+    pictures = "".join(confusion_matrix(name, one, names, order) for name, one in counts.items())
+    header = ["labelled", "taken for", *(f"{name}, % of the class" for name in counts), "% of all pixels"]
+    words = f"The most frequent confusions of {list(counts)[-1]}, on {where}"
+    matrix = "A row: the pixels of one labelled class, by what they were taken for; shades grow with the square root."
+    return (
+        f'<p>{text(words)}</p>{html_table(header, rows, words=2)}<p>{matrix}</p><div class="matrices">{pictures}</div>'
+    )

@@ -1,0 +1,277 @@
+"""One HTML file about one or several runs: numbers, curves, classes, images, confusions, costs. It needs no network."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from cacseg._version import __version__
+from cacseg.engine.scores import MEASURES, Scores, score_rows
+from cacseg.reports.charts import Line, class_bars, curves, difference_bars, extent, html_table, legend, text
+from cacseg.reports.comparison import (
+    CELL,
+    EXPLAINED,
+    arm_tables,
+    averaged,
+    class_tables,
+    cost_table,
+    own,
+    plus_minus,
+    sentences,
+)
+from cacseg.reports.examined import confusion_section, images_section
+from cacseg.reports.strips import Examination
+from cacseg.reports.tables import TITLES
+
+TEMPLATE = "report.html"
+MARK = '<meta name="generator" content="cacseg report">'  # in every page, near its top
+UNPAIRED = (
+    "Percent, on the validation split, by each model's own output. The runs may differ in more than one setting, and "
+    "one run of each does not say how far chance goes: `cacseg compare` does."
+)
+SPLITS = {"val": "validation images", "train": "training images"}
+
+
+class RunRecord(NamedTuple):
+    """What the folder of a run, or of an evaluation, says."""
+
+    arm: str  # runs of one arm and cell are averaged
+    cell: tuple[str, str, int]  # data, model, steps
+    seed: int
+    facts: Mapping[str, str]  # what was trained, on what
+    settings: Mapping[str, str]
+    scores: Scores | None = None
+    metrics: pd.DataFrame | None = None  # of metrics.csv
+
+
+class Report(NamedTuple):
+    title: str
+    runs: Sequence[RunRecord]  # the baseline's first
+    examination: Examination | None = None
+    weights: str = ""  # which ones were examined
+    notes: Sequence[str] = ()  # what is missing, and why
+    paired: bool = False  # runs of one seed saw the same crops in the same order
+
+
+class Tables(NamedTuple):
+    results: pd.DataFrame
+    classes: pd.DataFrame
+    costs: pd.DataFrame
+
+
+def make_page(report: Report) -> str:
+    """The page as text."""
+    arms = list(dict.fromkeys(run.arm for run in report.runs))
+    cells = list(dict.fromkeys(run.cell for run in report.runs))
+    found = _tables(report.runs)
+    scored, seen = not found.results.empty, report.examination
+    shown = "".join(_curves([run for run in report.runs if run.cell == cell], arms, len(cells) > 1) for cell in cells)
+    parts: dict[str, str] = {}
+    if len(arms) == 1:
+        parts["Scores"] = _overview(report.runs, found)
+        if shown:
+            parts["Curves"] = shown
+    elif scored:
+        parts["Differences"] = _differences(found, arms, report.paired)
+    if scored:
+        parts["Classes"] = "".join(_classes(found.classes, cell, arms, len(cells) > 1) for cell in cells)
+    if seen is not None:
+        where = f"{seen.shown} of the {seen.total} images of {seen.split}; {report.weights}."
+        parts["Images"] = images_section(seen, where)
+    if shown:
+        parts.setdefault("Curves", shown)
+    if seen is not None:
+        parts["Confusions"] = confusion_section(seen, where)
+    if scored and len(report.runs) > 1:
+        costs = cost_table(found.costs)
+        parts["Time and memory"] = html_table(costs.header, costs.rows, words=4)
+    parts["Settings"] = _settings(report.runs, arms)
+    links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in parts)
+    notes = "".join(f'<p class="note">{text(one)}</p>' for one in report.notes)
+    body = "".join(f'<section id="{_anchor(name)}"><h2>{name}</h2>{part}</section>' for name, part in parts.items())
+    made = f"cacseg {__version__}, {datetime.date.today().isoformat()}"
+    template = Template((files("cacseg.reports") / TEMPLATE).read_text(encoding="utf-8"))
+    return template.substitute(title=text(report.title), links=links, notes=notes, body=body, made=made, mark=MARK)
+
+
+def _tables(runs: Iterable[RunRecord]) -> Tables:
+    """As `recipes.results.read_results` has them."""
+    results, classes, costs = [], [], []
+    for run in runs:
+        if run.scores is not None:
+            about = {**dict(zip(CELL, run.cell, strict=True)), "arm": run.arm, "seed": run.seed}
+            rows = score_rows(about, run.scores)
+            results += rows.results
+            classes += rows.classes
+            costs.append({"peak_mib": None, **rows.cost, **about, "device": rows.cost.get("device") or ""})
+    numbers = dict.fromkeys((*MEASURES, "iou", "labelled", "seconds", "peak_mib", "best_mean_iou"), float)
+    tables = [pd.DataFrame(rows) for rows in (results, classes, costs)]
+    return Tables(*(one.astype({name: kind for name, kind in numbers.items() if name in one}) for one in tables))
+
+
+def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
+    """Of one arm: the figures that matter most, what was trained, and the scores of all outputs."""
+    facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in runs[0].facts.items())
+    about = f'<dl class="facts">{facts}</dl>'
+    if found.results.empty:
+        return about
+    rows = found.results[_is_cell(found.results, runs[-1].cell)]
+    tiles = _tiles(rows[rows["split"] == "val"], found.costs)
+    figures = "".join(f"<div><b>{value or '-'}</b><span>{text(name)}</span></div>" for name, value in tiles.items())
+    body = []
+    for (split, output), of in rows.groupby(["split", "output"], sort=False):
+        measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
+        body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
+    scores = html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2)
+    oracle = " The oracle has seen the labels." if "mIoU, oracle" in tiles else ""
+    return f'<div class="tiles">{figures}</div>{about}{scores}<p>Percent.{oracle}</p>'
+
+
+def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
+    """Names and figures: mIoU, what context gains, time and memory."""
+    scores = validated.set_index(["seed", "output"])["mean_iou"].unstack()  # a row for each seed
+    name = own(validated)["output"].iloc[0]
+    values = {f"mIoU, {name}": scores[name]}
+    if name != "plain":
+        values[f"{name} beside plain"] = scores[name] - scores["plain"]
+    if "oracle" in scores:
+        values["mIoU, oracle"] = scores["oracle"]
+    if costs["best_mean_iou"].notna().all():
+        steps = ", ".join(f"{step:.0f}" for step in costs["best_step"])
+        values[f"best mIoU, at step {steps}"] = costs["best_mean_iou"]
+    tiles = {key: plus_minus(of.mean(), of.sem(), "+" if "beside" in key else "") for key, of in values.items()}
+    if costs["seconds"].notna().all():
+        tiles["time"] = str(datetime.timedelta(seconds=round(costs["seconds"].median())))
+    if costs["peak_mib"].notna().all():
+        tiles["GPU memory"] = f"{costs['peak_mib'].max() / 1024:.1f} GiB"
+    return tiles
+
+
+def _is_cell(rows: pd.DataFrame, cell: tuple[Any, ...]) -> pd.Series:
+    return (rows[CELL] == pd.Series(dict(zip(CELL, cell, strict=True)))).all(axis=1)
+
+
+def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
+    """Sentences and tables of several arms."""
+    parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
+    for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
+        parts.append(f"<h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}")
+    words = " ".join(EXPLAINED) if paired else UNPAIRED
+    return "".join(parts) + f"<p>{text(words)}</p>"
+
+
+def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[str], titled: bool) -> str:
+    """IoU bars of one arm, or differences of several; the most frequent class first."""
+    here = classes[_is_cell(classes, cell) & (classes["split"] == "val")]
+    if here.empty:
+        return ""
+    shares = here.drop_duplicates("class").set_index("class")["labelled"].sort_values(ascending=False, kind="stable")
+    names = [str(name) for name in shares.index]
+    heading = _heading(cell) if titled else ""
+    if len(arms) == 1:
+        output = own(here)["output"].iloc[0]
+        means = here.groupby(["output", "class"])["iou"].mean()
+        values = {
+            name: means[name].reindex(names).tolist() for name in dict.fromkeys(("plain", output)) if name in means
+        }
+        words = "IoU in percent, frequent classes first; beside each name its share of the labelled pixels."
+        return f"{heading}{legend(list(values))}{class_bars(names, shares.tolist(), values)}<p>{words}</p>"
+    lines = averaged(own(here), arms[0], "iou", [*CELL, "class"]).set_index(["arm", "class"])
+    there = [arm for arm in arms if arm in lines.index]
+    columns = {arm: lines.loc[arm].reindex(names) for arm in there}
+    slots = [arms.index(arm) for arm in there if arm != arms[0]]
+    base = columns[arms[0]]["mean"].tolist() if arms[0] in columns else [math.nan] * len(names)
+    differences, errors = (
+        {slot: columns[arms[slot]][key].tolist() for slot in slots} for key in ("difference", "difference_error")
+    )
+    words = (
+        f"Points of IoU beside {arms[0]}, frequent classes first. Beside each name: its share of the labelled pixels, "
+        f"and the IoU of {arms[0]} in percent."
+    )
+    if here["seed"].nunique() > 1:
+        words += " Pale: less than two standard errors."
+    bars = difference_bars(names, shares.tolist(), base, differences, errors)
+    return f"{heading}{legend(arms, 1)}{bars}<p>{text(words)}</p>"
+
+
+def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str:
+    """mIoU of each output on each split, and each loss term; several arms are several lines."""
+    columns = list(dict.fromkeys(name for run in runs if run.metrics is not None for name in run.metrics.columns))
+    of_arm = {slot: [run for run in runs if run.arm == arm] for slot, arm in enumerate(arms)}
+
+    def lines(column: str, factor: float = 1.0) -> dict[int, Line]:
+        found = ((slot, _mean_curve(arms[slot], some, column, factor)) for slot, some in of_arm.items())
+        return {slot: line for slot, line in found if line is not None}
+
+    outputs = [name for name in ("plain", "context", "oracle") if f"val/{name}_mean_iou" in columns]
+    panels: dict[str, dict[int, Line]] = {}
+    for split, words in SPLITS.items():
+        if len(arms) == 1:
+            named = (lines(f"{split}/{name}_mean_iou", 100.0).get(0) for name in outputs)
+            panels[f"mIoU, {words}"] = {
+                k: one._replace(name=outputs[k]) for k, one in enumerate(named) if one is not None
+            }
+        else:
+            panels[f"mIoU, own output, {words}"] = lines(f"{split}/mean_iou", 100.0)
+            panels |= {f"mIoU, {name}, {words}": lines(f"{split}/{name}_mean_iou", 100.0) for name in outputs}
+    every = [line for one in panels.values() for line in one.values()]
+    scores = "".join(curves(title, one, extent(every)) for title, one in panels.items()) if every else ""
+    terms = [name for name in columns if name.startswith("loss/")]
+    losses = "".join(curves(name.removeprefix("loss/"), lines(name)) for name in terms)
+    parts = [_heading(runs[0].cell)] if titled and (scores or losses) else []
+    if scores:
+        parts.append(
+            f'<h3>mIoU</h3>{legend(outputs if len(arms) == 1 else arms)}<div class="charts wide">{scores}</div>'
+        )
+    if losses:
+        key = legend(arms) if len(arms) > 1 else ""
+        parts.append(f'<h3>Loss terms</h3>{key}<div class="charts">{losses}</div>')
+    return "".join(parts)
+
+
+def _mean_curve(name: str, runs: Sequence[RunRecord], column: str, factor: float) -> Line | None:
+    """The mean over seeds, with its standard error where there are several."""
+    found = [
+        run.metrics.dropna(subset=[column]).groupby("step")[column].last()
+        for run in runs
+        if run.metrics is not None and column in run.metrics
+    ]
+    if not found:
+        return None
+    table = factor * pd.concat(found, axis=1)
+    return Line(name, table.mean(axis=1), table.sem(axis=1) if len(found) > 1 else None)
+
+
+def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
+    """Where arms differ; then all settings of the first."""
+    firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
+    keys = list(dict.fromkeys(key for run in firsts for key in run.settings))
+    parts = []
+    differing = [key for key in keys if len({run.settings.get(key) for run in firsts}) > 1]
+    if len(arms) > 1:
+        facts = dict.fromkeys(key for run in firsts for key in run.facts)
+        parts.append(
+            html_table(["", *arms], [[key, *(run.facts.get(key, "") for run in firsts)] for key in facts], words=99)
+        )
+    if differing:
+        rows = [[key, *(run.settings.get(key, "") for run in firsts)] for key in differing]
+        parts.append(f"<h3>Settings that differ</h3>{html_table(['setting', *arms], rows, words=99)}")
+    if keys:
+        values = html_table(["setting", "value"], [[key, firsts[0].settings.get(key, "")] for key in keys], words=99)
+        title = "All settings" if len(arms) == 1 else f"All settings of {text(arms[0])}"
+        parts.append(f"<details><summary>{title}</summary>{values}</details>")
+    return "".join(parts) or "<p>Nothing is known about them.</p>"
+
+
+def _heading(cell: tuple[Any, ...]) -> str:
+    return f"<h3>{text(f'{cell[0]}, {cell[1]}, {cell[2]} steps')}</h3>"
+
+
+def _anchor(name: str) -> str:
+    return name.lower().replace(" ", "-")

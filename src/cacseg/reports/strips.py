@@ -1,0 +1,266 @@
+"""Models beside each other on some images: scores, and pictures of the images that tell most."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from cacseg.data.pictures import Picture, index_png
+from cacseg.data.sample import Colour, Sample, SegmentationData
+from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
+from cacseg.engine.inference import Inference, Scale, segment_each
+from cacseg.models.model import SegmentationModel
+from cacseg.reports.tables import percent
+
+EACH = 4  # images of a kind
+SIDE = 320  # pixels, the longest side of a picture
+Labels = npt.NDArray[np.uint8]
+FIXED, BROKEN, BOTH_WRONG = (0, 170, 105), (214, 30, 50), (245, 196, 40)
+MARKS = {"became right": FIXED, "became wrong": BROKEN, "changed, wrong before and after": BOTH_WRONG}
+
+
+class Subject(NamedTuple):
+    """A model to look at, and how images are shown to it."""
+
+    name: str
+    load: Callable[[], SegmentationModel]
+    inference: Inference = Inference()
+    scale: Scale | None = None
+
+
+class Cell(NamedTuple):
+    title: str
+    words: str  # below the picture
+    picture: str  # a data URI
+    is_mask: bool = False
+
+
+class Strip(NamedTuple):
+    name: str  # of the image
+    cells: list[Cell]
+
+
+class Examination(NamedTuple):
+    """What models do on some images of a split."""
+
+    evaluations: dict[str, Evaluation]  # of each subject
+    groups: dict[str, list[Strip]]  # by what the images were chosen for
+    classes: dict[str, Colour]  # those that occur in the pictures
+    shown: int  # images that were evaluated
+    total: int  # of the split
+    split: str  # "camvid val"
+
+
+class Part:
+    """Evenly spaced images of a split."""
+
+    def __init__(self, data: SegmentationData, length: int) -> None:
+        self.data, self.places = data, np.linspace(0, len(data) - 1, min(length, len(data))).round().astype(int)
+        self.name, self.split, self.ignore_index = data.name, data.split, data.ignore_index
+        self.class_names, self.palette = data.class_names, data.palette
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def image_name(self, index: int) -> str:
+        return self.data.image_name(int(self.places[index]))
+
+    def read(self, index: int) -> Sample:
+        return self.data.read(int(self.places[index]))
+
+
+def examine(
+    subjects: Sequence[Subject],
+    data: SegmentationData,
+    *,
+    images: int,
+    device: torch.device,
+    precision: str = "fp32",
+    batch: int = 1,
+    workers: int = 4,
+    evaluations: Mapping[str, Evaluation] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Examination:
+    """Evaluates the subjects on at most so many images and draws those that tell most.
+
+    `evaluations` are those of the whole split, where there are any. `progress` hears the number of images done, of all
+    subjects together.
+    """
+    part: SegmentationData = Part(data, images) if evaluations is None else data
+    found = dict(evaluations or {})
+    for done, subject in enumerate(subjects):
+        if subject.name not in found:
+            found[subject.name] = evaluate(
+                subject.load(),
+                part,
+                inference=subject.inference,
+                scale=subject.scale,
+                boundaries=False,
+                device=device,
+                precision=precision,
+                batch=batch,
+                workers=workers,
+                progress=partial(_add, progress, done * len(part)),
+            )
+    chosen = choose_images(found)
+    places = [place for group in chosen.values() for place in group]
+    masks = {
+        subject.name: _masks(subject, found[subject.name], part, places, device, precision) for subject in subjects
+    }
+    groups: dict[str, list[Strip]] = {}
+    occurring = set[int]()
+    for title, group in chosen.items():
+        strips = []
+        for place in group:
+            sample = part.read(place)
+            of_image = {name: one[place] for name, one in masks.items()}
+            shown = [mask for one in of_image.values() for mask in one.values()]
+            occurring.update(*(np.unique(mask).tolist() for mask in (sample.labels, *shown)))
+            results = {name: one.images[place] for name, one in found.items()}
+            strips.append(Strip(part.image_name(place), _cells(sample, of_image, results, part)))
+        groups[title] = strips
+    classes = {part.class_names[k]: part.palette[k] for k in sorted(occurring) if k < len(part.class_names)}
+    return Examination(found, groups, classes, len(part), len(data), f"{data.name} {data.split}")
+
+
+def _add(progress: Callable[[int], None], before: int, done: int, _: object) -> None:
+    progress(before + done)
+
+
+def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str, list[int]]:
+    """Places of images by what they are shown for, each image once.
+
+    Of one model those where context helps and hurts most, of several those where the others gain and lose most beside
+    the first; then the worst and the best. Images without a labelled pixel take no part.
+    """
+    (name, first), *others = found.items()
+    own = np.array([_mean_ious(one, one.output) for one in found.values()])
+    titles = "Context helps most", "Context hurts most"
+    if others:
+        gains, titles = own[1:].mean(0) - own[0], (f"Largest gains over {name}", f"Largest losses beside {name}")
+    else:
+        gains = own[0] - _mean_ious(first, "plain")
+    values = own[0]
+    wanted = {
+        titles[0]: [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0],
+        titles[1]: [k for k in np.argsort(gains, kind="stable") if gains[k] < 0],
+        "Worst images": [k for k in np.argsort(values, kind="stable") if not math.isnan(values[k])],
+        "Best images": [k for k in np.argsort(-values, kind="stable") if not math.isnan(values[k])],
+    }
+    chosen: dict[str, list[int]] = {}
+    for title, places in wanted.items():
+        seen = {place for group in chosen.values() for place in group}
+        if kept := [int(k) for k in places if k not in seen][:each]:
+            chosen[title] = kept
+    return chosen
+
+
+def _mean_ious(found: Evaluation, output: str) -> npt.NDArray[np.float64]:
+    return np.array([image.scores(output).mean_iou for image in found.images])
+
+
+def _masks(
+    subject: Subject,
+    found: Evaluation,
+    data: SegmentationData,
+    places: Sequence[int],
+    device: torch.device,
+    precision: str,
+) -> dict[int, dict[str, Labels]]:
+    """The masks of each image by the plain and by the model's own output."""
+    names = list(dict.fromkeys(("plain", found.output)))
+    model = subject.load().to(device).eval()
+    how = {"inference": subject.inference, "scale": subject.scale, "device": device, "precision": precision}
+    return {
+        place: dict(zip(names, segment_each(model, data.read(place).image, names, **how), strict=True))  # type: ignore[arg-type]
+        for place in places
+    }
+
+
+def _cells(
+    sample: Sample,
+    masks: Mapping[str, Mapping[str, Labels]],
+    results: Mapping[str, ImageResult],
+    data: SegmentationData,
+) -> list[Cell]:
+    """image | labels | plain | context | changes of one model; or the own masks of several, each beside its changes."""
+    image, labels = _small(sample.image), _small(sample.labels)
+    cells = [Cell("image", "", _photo(image)), Cell("labels", "", _mask(labels, data.palette), True)]
+    if len(masks) == 1:
+        shown = [(output, name, output, mask) for name, one in masks.items() for output, mask in one.items()]
+    else:
+        shown = [(name, name, *list(one.items())[-1]) for name, one in masks.items()]
+    before = shown[0][3]
+    for place, (title, name, output, mask) in enumerate(shown):
+        words = f"mIoU {percent(results[name].scores(output).mean_iou)}"
+        cells.append(Cell(title, words, _mask(_small(mask), data.palette), True))
+        if place:
+            marked = mark_changes(image, _small(before), _small(mask), labels, data.ignore_index)
+            words = _count(before, mask, sample.labels, data.ignore_index)
+            cells.append(Cell("changes" if len(shown) == 2 else f"changes by {title}", words, _photo(marked)))
+    if len(shown) == 1:
+        wrong = mark_changes(image, labels, _small(before), labels, data.ignore_index)
+        cells.append(Cell("errors", "", _photo(wrong)))
+    return cells
+
+
+def compare_masks(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where `after` differs from `before`, by what became of it (the keys of MARKS)."""
+    changed = (before != after) & (labels != ignore_index)
+    right = changed & (after == labels)
+    wrong = changed & (before == labels)
+    return dict(zip(MARKS, (right, wrong, changed & ~right & ~wrong), strict=True))
+
+
+def mark_changes(image: Picture, before: Labels, after: Labels, labels: Labels, ignore_index: int) -> Picture:
+    """The image in pale grey with its changed pixels in colour; striped where both are wrong."""
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    picture = np.repeat((150 + grey // 3)[..., None], 3, axis=2).astype(np.uint8)
+    rows, columns = np.indices(labels.shape)
+    for title, where in compare_masks(before, after, labels, ignore_index).items():
+        picture[where] = MARKS[title]
+        if title == list(MARKS)[-1]:
+            picture[where & ((rows + columns) % 6 < 2)] = (60, 60, 60)
+    return picture
+
+
+def _count(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> str:
+    """The changed pixels as percent of the labelled ones."""
+    total = max(1, int((labels != ignore_index).sum()))
+    right, wrong, both = (
+        100 * float(one.sum()) / total for one in compare_masks(before, after, labels, ignore_index).values()
+    )
+    return f"{right + wrong + both:.1f} % changed: {right:.1f} right, {wrong:.1f} wrong, {both:.1f} both wrong"
+
+
+def _small(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """At most SIDE pixels wide and high; labels keep their values."""
+    height, width = picture.shape[:2]
+    ratio = min(1.0, SIDE / max(height, width))
+    size = max(1, round(width * ratio)), max(1, round(height * ratio))
+    how = cv2.INTER_AREA if picture.ndim == 3 else cv2.INTER_NEAREST
+    return np.asarray(cv2.resize(picture, size, interpolation=how), np.uint8)
+
+
+def _photo(picture: Picture) -> str:
+    content = io.BytesIO()
+    Image.fromarray(picture).save(content, "JPEG", quality=78, subsampling=0, optimize=True)
+    return data_uri(content.getvalue(), "jpeg")
+
+
+def _mask(labels: Labels, palette: Sequence[Colour]) -> str:
+    return data_uri(index_png(labels, palette), "png")
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

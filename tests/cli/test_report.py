@@ -1,0 +1,178 @@
+"""`cacseg report`, and the report.html of other commands: files, last lines, exit codes."""
+
+import json
+import shutil
+
+import pytest
+
+from cacseg.reports.page import MARK
+from command_line import run as run_command
+from test_cli_train import settings
+
+SMALL = {"schedule.steps": 2, "data.size": [64, 64], "data.length": 8, "training.scored_train_images": 2}
+
+
+class Silent:
+    """In the place of capsys, which lives as long as one test."""
+
+    def readouterr(self):
+        return "", ""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A plain and a context-aware run with next to no training."""
+    root = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("plain", "context"):
+            changes = settings(**SMALL, **{"model.classifier": name})
+            words = ("train", "synthetic", "-o", root / name, "--no-report", *changes)
+            assert run_command(*words, capsys=Silent(), monkeypatch=patch).code == 0
+    assert not list(root.rglob("report.html"))
+    return root
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    return lambda *arguments: run_command(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+
+
+def test_a_run_and_two_beside_each_other(runs, run, tmp_path):
+    done = run("report", runs / "context", "-o", tmp_path / "one.html")
+    assert done.code == 0, done.err
+    assert done.out.strip() == str(tmp_path / "one.html")
+    page = (tmp_path / "one.html").read_text()
+    assert "2 of the 2 images of synthetic val" in page
+    scores = json.loads((runs / "context" / "scores.json").read_text())["splits"]["val"]["outputs"]
+    for output in ("plain", "context", "oracle"):
+        assert f"{100 * scores[output]['mean_iou']:.1f}" in page
+    assert page.count("<img") == 2 * 5
+    done = run("report", runs / "plain", runs / "context", "-o", tmp_path / "two.html", "--images", 1)
+    assert done.code == 0, done.err
+    page = (tmp_path / "two.html").read_text()
+    assert f"{100 * (scores['context']['mean_iou'] - plain_score(runs)):+.1f}" in page
+    assert "model.classifier" in page  # in which they differ
+
+
+def plain_score(runs):
+    return json.loads((runs / "plain" / "scores.json").read_text())["splits"]["val"]["outputs"]["plain"]["mean_iou"]
+
+
+def test_training_evaluation_and_comparison_write_one_in_the_end(runs, run, tmp_path, monkeypatch):
+    done = run("train", "--resume", "-o", shutil.copytree(runs / "context", tmp_path / "run"))
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == str(tmp_path / "run" / "report.html")
+    done = run("eval", tmp_path / "run", "-o", tmp_path / "eval")
+    assert done.out.splitlines()[-1] == str(tmp_path / "eval" / "report.html")
+    done = run("report", tmp_path / "eval", "-o", tmp_path / "again.html")
+    assert done.code == 0, done.err
+    for page in ("run/report.html", "eval/report.html", "again.html"):
+        assert (tmp_path / page).read_text().count("<img") == 2 * 5
+
+
+def test_a_comparison_is_a_report_over_its_arms(runs, run, tmp_path):
+    arms = {name: {"model.classifier": name} for name in ("plain", "context")}
+    for name in arms:
+        shutil.copytree(runs / name, tmp_path / "runs" / f"{name}-2-0")
+    content = {
+        "format": "cacseg comparison 1",
+        "recipe": "synthetic",
+        "data": "synthetic",
+        "model": "fcn",
+        "arms": arms,
+    }
+    (tmp_path / "comparison.json").write_text(json.dumps(content))
+    done = run("compare", tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1] == str(tmp_path / "report.html")
+    assert "beside plain (1 seed: too few to tell)" in (tmp_path / "report.html").read_text()
+    (tmp_path / "report.html").unlink()
+    assert run("compare", tmp_path, "--no-report").code == 0
+    assert not (tmp_path / "report.html").exists()
+    done = run("report", tmp_path, runs / "plain")
+    assert done.code == 2
+    assert "runs, or comparisons, not both" in done.err
+
+
+def test_joined_comparisons_of_two_models_show_the_images_of_the_first(runs, run, tmp_path):
+    for model, arms in (("fcn", ("plain", "context")), ("other", ("plain",))):
+        for name in arms:
+            shutil.copytree(runs / name, tmp_path / model / "runs" / f"{name}-2-0")
+        content = {"format": "cacseg comparison 1", "recipe": "synthetic", "data": "synthetic", "model": model}
+        content["arms"] = {name: {"model.classifier": name} for name in arms}
+        (tmp_path / model / "comparison.json").write_text(json.dumps(content))
+    done = run("report", tmp_path / "fcn", tmp_path / "other", "-o", tmp_path / "joined.html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "joined.html").read_text()
+    assert "synthetic, other, 2 steps" in page
+    assert str(tmp_path / "fcn/runs/context-2-0/last.safetensors") in page
+    assert page.count("<img") == 2 * 5
+
+
+def test_a_run_without_scores_beside_one_with(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "plain", tmp_path / "begun")
+    (folder / "scores.json").unlink()
+    done = run("report", folder, runs / "context", "-o", tmp_path / "two.html", "--images", 0)
+    assert done.code == 0, done.err
+    assert "begun: There are no scores" in (tmp_path / "two.html").read_text()
+
+
+def test_what_is_missing_is_left_out_and_told(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "context", tmp_path / "run")
+    (folder / "metrics.csv").write_text("")
+    (folder / "last.safetensors").unlink()
+    (folder / "best.safetensors").unlink()
+    done = run("report", folder)
+    assert done.code == 0
+    page = (folder / "report.html").read_text()
+    for words in ("no curves", "metrics.csv", "no images", "no weights"):
+        assert words in page
+    (folder / "scores.json").unlink()
+    assert run("report", folder).code == 0
+    assert "There are no scores" in (folder / "report.html").read_text()
+
+
+def test_data_that_are_gone(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "context", tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["config"]["data"].update(name="folder", root=str(tmp_path / "gone"), size=None, val_length=None, length=None)
+    (folder / "config.json").write_text(json.dumps(config))
+    done = run("report", folder)
+    assert done.code == 0, done.err
+    page = (folder / "report.html").read_text()
+    assert str(tmp_path / "gone") in page
+    assert "<img" not in page
+    assert page.count("data-curves") > 3
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"outputs": 3}', "[1]"])
+def test_folders_of_something_else(run, tmp_path, content):
+    (tmp_path / "scores.json").write_text(content)
+    done = run("report", tmp_path)
+    assert done.code == 2
+    assert str(tmp_path) in done.err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_folder_that_does_not_exist_is_not_made(run, tmp_path):
+    done = run("report", tmp_path / "nothing")
+    assert done.code == 2
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_no_file_of_somebody_else_is_replaced(runs, run, tmp_path):
+    (tmp_path / "page.html").write_text("mine")
+    done = run("report", runs / "plain", "-o", tmp_path / "page.html", "--images", 0)
+    assert done.code == 2
+    assert (tmp_path / "page.html").read_text() == "mine"
+    (tmp_path / "page.html").write_text(MARK)
+    assert run("report", runs / "plain", "-o", tmp_path / "page.html", "--images", 0).code == 0
+
+
+def test_a_failure_does_not_fail_the_training(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "plain", tmp_path / "run")
+    (folder / "report.html").mkdir()
+    done = run("train", "--resume", "-o", folder)
+    assert done.code == 0
+    assert "no report.html" in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err

@@ -1,0 +1,113 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
+from cacseg.metrics import tally
+from cacseg.reports.strips import BOTH_WRONG, BROKEN, FIXED, SIDE, Part, Subject, choose_images, examine, mark_changes
+from distributed_evaluation import small_data, small_model
+
+
+def opened(uri):
+    with Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))) as picture:
+        return np.asarray(picture.convert("RGB"))
+
+
+def evaluation(plain, context=None, output="context"):
+    """Of images with two classes and so many of 10 pixels right."""
+    found = {"plain": plain} if context is None else {"plain": plain, "context": context}
+    tallies = [
+        {name: tally(torch.tensor([[right[k], 10 - right[k]], [0, 0]])) for name, right in found.items()}
+        for k in range(len(plain))
+    ]
+    images = tuple(ImageResult(k, f"image{k}", (2, 5), one) for k, one in enumerate(tallies))
+    return Evaluation(("a", "b"), {name: torch.eye(2, dtype=torch.long) for name in found}, images, output)
+
+
+def test_changed_pixels_by_what_became_of_them():
+    labels = np.array([[0, 0, 0, 0, 255]], np.uint8)
+    before = np.array([[1, 0, 1, 0, 1]], np.uint8)
+    after = np.array([[0, 1, 2, 0, 2]], np.uint8)
+    image = np.full((1, 5, 3), 90, np.uint8)
+    found = mark_changes(image, before, after, labels, 255)[0]
+    grey = (180, 180, 180)
+    assert tuple(found[0]) == FIXED
+    assert tuple(found[1]) == BROKEN
+    assert tuple(found[2]) in (BOTH_WRONG, (60, 60, 60))  # striped
+    assert tuple(found[3]) == tuple(found[4]) == grey  # unchanged, ignored
+
+
+def test_images_are_chosen_for_what_context_changes_then_for_their_scores():
+    found = evaluation([5, 5, 5, 9, 1], [9, 5, 2, 9, 1])
+    chosen = choose_images({"run": found}, each=1)
+    assert list(chosen.values()) == [[0], [2], [4], [3]]
+    plain = choose_images({"run": evaluation([5, 9, 1], output="plain")}, each=2)
+    assert list(plain.values()) == [[2, 0], [1]]  # the worst, then the best; no image twice
+
+
+def test_images_of_several_models_are_chosen_by_their_differences():
+    chosen = choose_images(
+        {"first": evaluation([5, 5, 5], output="plain"), "second": evaluation([0, 0, 0], [6, 3, 5])}, each=1
+    )
+    assert list(chosen.values())[:2] == [[0], [1]]
+    assert all("first" in title for title in list(chosen)[:2])
+
+
+def test_a_part_is_evenly_spaced_and_never_more_than_there_is():
+    data = small_data()
+    assert [Part(data, 3).image_name(k) for k in range(3)] == [data.image_name(k) for k in (0, 2, 4)]
+    assert len(Part(data, 99)) == len(data)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_strips_of_real_models(count):
+    data, done = small_data(), []
+    subjects = [Subject(f"run {k}", small_model) for k in range(count)]
+    seen = examine(subjects, data, images=4, device=torch.device("cpu"), workers=0, progress=done.append)
+    assert (seen.shown, seen.total) == (4, 5)
+    assert done[-1] == 4 * count
+    assert seen.evaluations["run 0"].counts["context"].sum() > 0
+    strips = [strip for group in seen.groups.values() for strip in group]
+    assert len(strips) == len({strip.name for strip in strips}) == 4
+    titles = ["image", "labels", "plain", "context", "changes"] if count == 1 else None
+    titles = titles or ["image", "labels", "run 0", "run 1", "changes"]
+    for strip in strips:
+        assert [cell.title for cell in strip.cells] == titles
+        for cell in strip.cells:
+            assert opened(cell.picture).shape == (48, 64, 3)
+    sample = next(data.read(k) for k in range(5) if data.image_name(k) == strips[0].name)
+    shown = opened(strips[0].cells[1].picture)
+    assert all(tuple(shown[sample.labels == k][0]) == tuple(data.palette[k]) for k in np.unique(sample.labels) if k < 3)
+
+
+def test_an_evaluation_of_the_whole_split_is_not_repeated(monkeypatch):
+    data, model = small_data(), small_model()
+    whole = evaluate(model, data, boundaries=False)
+    monkeypatch.setattr("cacseg.reports.strips.evaluate", None)
+    subject = Subject("run", lambda: model)
+    seen = examine([subject], data, images=1, device=torch.device("cpu"), evaluations={"run": whole})
+    assert (seen.shown, seen.total) == (5, 5)
+
+
+def test_pictures_are_small():
+    class Wide:
+        name, split, ignore_index, class_names, palette = "wide", "val", 255, "abc", ((9, 9, 9), (1, 2, 3), (7, 7, 7))
+
+        def __len__(self):
+            return 1
+
+        def image_name(self, index):
+            return "wide"
+
+        def read(self, index):
+            from cacseg.data import Sample
+
+            return Sample(np.zeros((64, 640, 3), np.uint8), np.zeros((64, 640), np.uint8))
+
+    seen = examine([Subject("run", small_model)], Wide(), images=1, device=torch.device("cpu"), workers=0)
+    (strip,) = next(iter(seen.groups.values()))
+    assert {opened(cell.picture).shape for cell in strip.cells} == {(32, SIDE, 3)}
