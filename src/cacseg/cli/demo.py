@@ -22,13 +22,13 @@ def demo(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A new folder; runs/demo, or runs/demo-2, ... by default.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 150 by default.")] = None,
+    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 120 by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights and the order of the scenes.")] = 0,
     images: Annotated[int, typer.Option(min=1, help="Scenes that both are scored on.")] = 200,
 ) -> None:
     """Train one small model with the plain and with the context-aware classifier, score both, show pictures.
 
-    No GPU, no download, some three minutes on two cores. The scenes are generated, and made so that a class looks
+    No GPU, no download, two minutes on two slow cores. The scenes are generated, and made so that a class looks
     different from image to image: whatever comes out says nothing about photographs.
     """
     from cacseg._files import open_folder

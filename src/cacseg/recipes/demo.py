@@ -5,7 +5,7 @@ from __future__ import annotations
 from cacseg.recipes.config import Config, change
 from cacseg.recipes.named import synthetic
 
-STEPS = 150
+STEPS = 120
 IMAGES = 200
 SIZE = (96, 96)
 
@@ -30,6 +30,7 @@ def demo(steps: int = STEPS, images: int = IMAGES) -> Config:
             "data.ratios": (1.0, 1.0),
             "data.max_share": 1.0,
             "data.distort": False,
+            "optimiser.rate": 3e-3,
             "schedule.steps": steps,
             "schedule.warmup_steps": min(10, steps // 10),
             "training.batch": 8,
