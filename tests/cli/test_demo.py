@@ -33,6 +33,8 @@ def test_the_demo_trains_scores_and_draws(tmp_path, capsys, monkeypatch):
     with Image.open(folder / "scenes.png") as sheet:
         assert sheet.size[0] > 600
     assert "step 2/2: mIoU" in (folder / "runs/tuned-2-5/train.log").read_text()
+    assert done.out.split()[-1] == (folder / "report.html").resolve().as_uri()
+    assert "photographs" in (folder / "report.html").read_text()  # what the scenes are not
     refused = run("demo", "-o", folder, capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
     assert "holds files already" in refused.err

@@ -6,9 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
+from cacseg.data.pictures import BETTER, NEITHER, WORSE
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.metrics import tally
-from cacseg.reports.strips import BOTH_WRONG, BROKEN, FIXED, SIDE, Part, Subject, choose_images, examine, mark_changes
+from cacseg.reports.strips import SIDE, Part, Subject, choose_images, examine, mark_changes
 from distributed_evaluation import small_data, small_model
 
 
@@ -35,9 +36,9 @@ def test_changed_pixels_by_what_became_of_them():
     image = np.full((1, 5, 3), 90, np.uint8)
     found = mark_changes(image, before, after, labels, 255)[0]
     grey = (180, 180, 180)
-    assert tuple(found[0]) == FIXED
-    assert tuple(found[1]) == BROKEN
-    assert tuple(found[2]) in (BOTH_WRONG, (60, 60, 60))  # striped
+    assert tuple(found[0]) == BETTER
+    assert tuple(found[1]) == WORSE
+    assert tuple(found[2]) in (NEITHER, (60, 60, 60))  # striped
     assert tuple(found[3]) == tuple(found[4]) == grey  # unchanged, ignored
 
 

@@ -18,11 +18,11 @@ from cacseg.cli._console import STOPPED, fail, messages, note, typer
 if TYPE_CHECKING:
     from cacseg.recipes.compare import Comparison, Run
 
-QUIET = 30.0  # seconds after which a log file gets a line
+QUIET = 10.0  # seconds after which a log file gets a line
 
 
 class Display:
-    """A line for each run that ends; on a terminal a bar of all runs below them, elsewhere a line twice a minute."""
+    """A line for each run that ends; on a terminal a bar of all runs below them, elsewhere a line every ten seconds."""
 
     def __init__(self, runs: Sequence[Run], before: Mapping[str, int]) -> None:
         self.runs, self.done = len(runs), 0

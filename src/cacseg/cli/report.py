@@ -79,8 +79,9 @@ def write_page(
     device: str = "auto",
     batch: int = 4,
     workers: int = options.WORKERS,
+    remark: str | None = None,
 ) -> Path:
-    """Reads runs or comparisons and writes their report to `path`."""
+    """Reads runs or comparisons and writes their report to `path`, with a remark above all else."""
     from cacseg.recipes.folders import is_comparison
 
     comparisons = [is_comparison(folder) for folder in folders]
@@ -88,11 +89,14 @@ def write_page(
         raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
     found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
     check_output(path)
+    found = found._replace(notes=[*([remark] if remark else []), *found.notes])
     missing = "none were asked for (--images 0)."
     if images > 0:
         try:
             found = found._replace(examination=_examine(runs, images, root, device, batch, workers))
         except (ValueError, TypeError, OSError, RuntimeError) as error:
+            if root is not None:  # the user said where the data are
+                raise
             missing = str(error)
             note(f"no images and no confusions: {missing}")
     if found.examination is None:

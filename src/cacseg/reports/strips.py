@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from cacseg.data.pictures import Picture, index_png
+from cacseg.data.pictures import BETTER, NEITHER, WORSE, Picture, index_png
 from cacseg.data.sample import Colour, Sample, SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.engine.inference import Inference, Scale, segment_each
@@ -25,8 +25,7 @@ from cacseg.reports.tables import percent
 EACH = 4  # images of a kind
 SIDE = 320  # pixels, the longest side of a picture
 Labels = npt.NDArray[np.uint8]
-FIXED, BROKEN, BOTH_WRONG = (0, 170, 105), (214, 30, 50), (245, 196, 40)
-MARKS = {"became right": FIXED, "became wrong": BROKEN, "changed, wrong before and after": BOTH_WRONG}
+MARKS = {"became right": BETTER, "became wrong": WORSE, "changed, wrong before and after": NEITHER}
 
 
 class Subject(NamedTuple):
@@ -150,12 +149,12 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
         gains, titles = own[1:].mean(0) - own[0], (f"Largest gains over {name}", f"Largest losses beside {name}")
     else:
         gains = own[0] - _mean_ious(first, "plain")
-    values = own[0]
+    values, of = own.mean(0), " on average" if others else ""
     wanted = {
         titles[0]: [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0],
         titles[1]: [k for k in np.argsort(gains, kind="stable") if gains[k] < 0],
-        "Worst images": [k for k in np.argsort(values, kind="stable") if not math.isnan(values[k])],
-        "Best images": [k for k in np.argsort(-values, kind="stable") if not math.isnan(values[k])],
+        f"Worst images{of}": [k for k in np.argsort(values, kind="stable") if not math.isnan(values[k])],
+        f"Best images{of}": [k for k in np.argsort(-values, kind="stable") if not math.isnan(values[k])],
     }
     chosen: dict[str, list[int]] = {}
     for title, places in wanted.items():

@@ -122,10 +122,11 @@ function listClasses() {
 }
 
 function listMoved() {
-  const { moved } = state.result;
+  const { moved, outputs, shares } = state.result;
   $("moved").hidden = moved === null;
   if (moved === null) return;
-  const order = moved.map((value, label) => [value, label]).sort((a, b) => b[0] - a[0]).slice(0, 10);
+  const here = (label) => outputs.some((output) => shares[output][label] > 0);  // rows of other classes say little
+  const order = moved.map((value, label) => [value, label]).filter(([, label]) => here(label)).sort((a, b) => b[0] - a[0]).slice(0, 10);
   $("moved-list").replaceChildren(...order.map(([value, label]) => {
     const item = make("li", "", { "data-label": label });
     const bar = make("i");
