@@ -143,6 +143,9 @@ def test_data_that_are_gone(runs, run, tmp_path):
     assert str(tmp_path / "gone") in page
     assert "<img" not in page
     assert page.count("data-curves") > 3
+    wrong = run("report", folder, "--data", tmp_path / "nowhere")
+    assert wrong.code == 2
+    assert str(tmp_path / "nowhere") in wrong.err
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"outputs": 3}', "[1]"])
