@@ -12,7 +12,7 @@ from cacseg.cli import app
 CPU = torch.device("cpu")
 OURS = "plain, upsampled_cross_entropy"
 LOSS_ROWS = ["plain", OURS, "released", "looped", "tuned", "paper"]
-TINY = ["--device", "cpu", "--batch", "1", "--classes", "5", "--rounds", "1"]
+TINY = ["--device", "cpu", "--batch", "1", "--classes", "5", "--rounds", "1", "--threads", "1"]
 
 
 def draw():
@@ -50,7 +50,7 @@ def test_every_step_runs():
 def test_a_preset_is_timed_and_written(tmp_path):
     file = tmp_path / "infer.json"
     command = ["bench", "infer", "--model", "fcn_mobilenetv2", "--device", "cpu", "--dtype", "float32", "--sizes", "32"]
-    command += ["--classes", "5", "--rounds", "1", "--preset", "paper", "--json", str(file)]
+    command += ["--classes", "5", "--rounds", "1", "--threads", "1", "--preset", "paper", "--json", str(file)]
     assert CliRunner().invoke(app, command).exit_code == 0
     (written,) = json.loads(file.read_text())
     assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])

@@ -50,7 +50,7 @@ def test_a_plain_checkpoint_with_other_classes():
     report = convert_state_dict(checkpoint, "fcn_mobilenetv2")
     assert (report.misfits, report.unused, report.notes) == (0, {}, [])
     expected = {"name": "fcn_mobilenetv2", "num_classes": 19, "classifier": "plain", "preset": "released"}
-    assert report.arguments == expected
+    assert report.arguments == {**expected, "dilated_blocks": "first"}
 
 
 def test_wrappers_are_taken_off():
