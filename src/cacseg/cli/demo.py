@@ -22,7 +22,7 @@ def demo(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A new folder; runs/demo, or runs/demo-2, ... by default.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 120 by default.")] = None,
+    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 100 by default.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of initial weights and the order of the scenes.")] = 0,
     images: Annotated[int, typer.Option(min=1, help="Scenes that both are scored on.")] = 120,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cacseg.recipes.config import Config, change
 from cacseg.recipes.named import synthetic
 
-STEPS = 120
+STEPS = 100
 IMAGES = 120
 SIZE = (96, 96)
 
