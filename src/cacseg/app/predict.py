@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.class_list import MAX_CLASSES
 from cacseg.data.decode import check_pixels, decode_image
 from cacseg.data.pictures import Picture
 from cacseg.engine.device import is_out_of_memory
-from cacseg.engine.inference import Inference, Networks, Scale, collate, networks_of, predict_each, view_image
+from cacseg.engine.features import answer_names, networks_with_moves
+from cacseg.engine.inference import Inference, Scale, collate, predict_each, view_image
 from cacseg.engine.predict import SaveOptions, read_maps
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
@@ -81,7 +80,7 @@ class Predictor:
     @property
     def outputs(self) -> list[str]:
         """The classifiers of the model, its default last."""
-        return ["plain"] if self.model.default_output == "plain" else ["plain", "context"]
+        return answer_names(self.model)
 
     @torch.no_grad()
     def predict(self, image: Picture) -> Prediction:
@@ -93,7 +92,8 @@ class Predictor:
         size, moved = (shown.shape[0], shown.shape[1]), list[Tensor]()
         try:
             batch = collate([view_image(shown, self.scale, (1.0,))], self.model, self.device)
-            scores = predict_each(self._networks(moved), batch, size, self.inference)
+            networks = networks_with_moves(self.model, lambda *found: moved.append(found[-1]))
+            scores = predict_each(networks, batch, size, self.inference)
             answers = {name: _answer(one[0], (height, width)) for name, one in zip(self.outputs, scores, strict=True)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -103,21 +103,6 @@ class Predictor:
                 "start the app with another --device."
             ) from error
         return Prediction(shown, answers, torch.cat(moved).mean(0).tolist() if moved else None)
-
-    def _networks(self, moved: list[Tensor]) -> Networks:
-        """The outputs in their order; appends how far the rows moved, [b, n], for each batch of windows."""
-        model, classifier = self.model, self.model.classifier
-        if not isinstance(classifier, ContextAwareClassifier) or len(self.outputs) == 1:
-            return networks_of(model, ["plain"])
-
-        def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-            features = model.features(images)
-            fixed, own = classifier.both_weights(features)
-            moved.append(1.0 - F.cosine_similarity(own.float(), fixed.float(), dim=2))
-            for one in classifier.both_logits(features):
-                yield one if model.stride is None else model.upsample_logits(one.float(), images.shape[2:])
-
-        return logits
 
 
 def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:

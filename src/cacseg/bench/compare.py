@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable
 from datetime import date
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+
+from cacseg.engine.device import read_clock
 
 
 class Row(NamedTuple):
@@ -63,13 +64,9 @@ def compare(
 
 
 def _time_ms(step: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
+    start = read_clock(device)
     step()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return (time.perf_counter() - start) * 1e3
+    return (read_clock(device) - start) * 1e3
 
 
 def peak_mib(step: Callable[[], object], device: torch.device) -> float:

@@ -22,7 +22,7 @@ from cacseg.bench.steps import usual_model_loss
 from cacseg.data import SegmentationData
 from cacseg.data.class_list import distinct_colours
 from cacseg.engine.decisions import training_device
-from cacseg.engine.device import autocast, available_cores
+from cacseg.engine.device import autocast, available_cores, read_clock
 from cacseg.engine.inference import Inference
 from cacseg.engine.inputs import Journal, find_images
 from cacseg.engine.predict import SaveOptions, predict_images
@@ -82,7 +82,7 @@ class _TimedTask(SegmentationTask):
 
     def on_train_batch_end(self, *_: Any) -> None:
         if self.trainer.global_step in (self.first, self.last):
-            self.seconds = _now(self.device) - self.seconds
+            self.seconds = read_clock(self.device) - self.seconds
         if self.trainer.global_step == self.last:
             raise _Measured
 
@@ -172,21 +172,15 @@ def _time_loop(config: Config, steps: int) -> float:
         loss.backward()
         optimiser.step()
         if number == warm_up:
-            started = _now(device)
+            started = read_clock(device)
         if number == warm_up + steps:
             break
-    return steps * len(images) / (_now(device) - started)
+    return steps * len(images) / (read_clock(device) - started)
 
 
 def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
     while True:
         yield from loader
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def predict_jobs(

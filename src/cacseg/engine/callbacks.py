@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from cacseg.engine.device import read_clock
 from cacseg.engine.loaders import Loaders
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -86,13 +87,9 @@ class DryRun(Callback):
 def _seconds_again(run: Callable[[], None], device: torch.device) -> float:
     """Of a second run: the first loads kernels and chooses algorithms."""
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    started = time.monotonic()
+    started = read_clock(device)
     run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.monotonic() - started
+    return read_clock(device) - started
 
 
 def _expectation(trainer: Trainer, task: Any, step_seconds: float, validation_seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,6 +34,13 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Convolutions and products in `precision`; "fp32" leaves everything as it is."""
     check_choice("precision", precision, tuple(PRECISIONS))
     return torch.autocast(device.type, dtype=PRECISIONS[precision], enabled=precision != "fp32")
+
+
+def read_clock(device: torch.device) -> float:
+    """Seconds, after all that was launched on the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

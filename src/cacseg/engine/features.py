@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from cacseg import functional, ops
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import Sample, SegmentationData, read_sample
-from cacseg.engine.inference import Inference, Scale, collate, networks_of, predict_each, view_image
+from cacseg.engine.inference import Inference, Networks, Scale, collate, networks_of, predict_each, view_image
+from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 
 KEPT = 200  # features of a class that are kept of an image
@@ -59,6 +60,27 @@ def answer_names(model: SegmentationModel) -> list[str]:
 def row_moves(plain: Float[Tensor, "n d"], own: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
     """How far each image's rows have turned from the plain ones: 1 - cosine."""
     return 1.0 - F.cosine_similarity(own.float(), plain.float(), dim=-1)
+
+
+def networks_with_moves(
+    model: SegmentationModel, told: Callable[[Tensor, Tensor, Tensor | None, Tensor], None]
+) -> Networks:
+    """`answer_names`, in the form that `predict_each` takes, from one pass over the features.
+
+    Where the model adapts, `told` gets the images of each batch (of windows, if it slides), their features, their
+    labels, and how far the rows move, [b, n].
+    """
+    classifier = model.classifier
+    if not isinstance(classifier, ContextAwareClassifier) or not adapts(model):
+        return networks_of(model, ["plain"])
+
+    def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+        features = model.features(images)
+        told(images, features, labels, row_moves(*classifier.both_weights(features)))
+        for one in classifier.both_logits(features):
+            yield one if model.stride is None else model.upsample_logits(one.float(), images.shape[2:])
+
+    return logits
 
 
 def labels_of_features(
@@ -124,7 +146,7 @@ def image_answers(
 
 
 def _answer(logits: Float[Tensor, "1 n H W"]) -> Answer:
-    classes = logits[0].argmax(0).to(torch.uint8).cpu().numpy()
+    classes = most_likely(logits[0], 0).to(torch.uint8).cpu().numpy()
     return Answer(classes, (functional.entropy(logits)[0] / math.log(logits.shape[1])).cpu().numpy())
 
 

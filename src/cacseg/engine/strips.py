@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,13 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import Tensor
 
-from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.pictures import draw_strip
-from cacseg.engine.features import adapts, answer_names, labels_of_features, row_moves
+from cacseg.engine.features import answer_names, labels_of_features, networks_with_moves
 from cacseg.engine.inference import predict_each, scale_images
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.stream import Picture, ValidationPictures
 from cacseg.engine.task import SegmentationTask
+from cacseg.metrics import most_likely
 
 MOST = 4  # images
 SHARE = 0.02  # of the images that this process validates, so of the time that a validation takes
@@ -74,24 +73,16 @@ def look_at(task: SegmentationTask, picture: Picture) -> tuple[dict[str, np.ndar
     With sliding windows each window has a classifier, and rows, of its own.
     """
     model, moves = task.model, list[Tensor]()
-    names = answer_names(model)
 
-    def networks(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-        features, classifier = model.features(images), model.classifier
-        if not (isinstance(classifier, ContextAwareClassifier) and adapts(model)):
-            found = [model.classifier(features)]
-        else:
-            assert labels is not None
-            found = list(classifier.both_logits(features))
-            known = labels_of_features(model, labels, images, features, model.ignore_index)
-            rows = row_moves(*classifier.both_weights(features))
-            moves.extend(row[one[one >= 0].unique()] for row, one in zip(rows, known, strict=True))
-        for logits in found:
-            yield logits if model.stride is None else model.upsample_logits(logits.float(), images.shape[2:])
+    def told(images: Tensor, features: Tensor, labels: Tensor | None, rows: Tensor) -> None:
+        assert labels is not None
+        known = labels_of_features(model, labels, images, features, model.ignore_index)
+        moves.extend(row[one[one >= 0].unique()] for row, one in zip(rows, known, strict=True))
 
     images = task.normalised(picture.images)
     shown = [scale_images(images, ratio) for ratio in task.inference.ratios]
     height, width = picture.labels.shape[-2:]
+    networks = networks_with_moves(model, told)
     scores = predict_each(networks, shown, (height, width), task.inference, picture.labels.long())
-    answers = {name: one[0].argmax(0).to(torch.uint8).cpu().numpy() for name, one in zip(names, scores, strict=True)}
-    return answers, moves
+    classes = (most_likely(one[0], 0).to(torch.uint8).cpu().numpy() for one in scores)
+    return dict(zip(answer_names(model), classes, strict=True)), moves
