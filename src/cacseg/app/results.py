@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import secrets
 import shutil
 import threading
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from cacseg._files import write_file
 from cacseg.app.predict import Prediction
-from cacseg.data.pictures import Picture, save_index_png
+from cacseg.data.pictures import jpeg, save_index_png
 from cacseg.data.sample import Colour
 
 KEPT = 32  # predictions; an older one is removed for each new one
@@ -69,7 +67,7 @@ class Results:
     def _write(self, name: str, prediction: Prediction) -> str:
         key = secrets.token_urlsafe(16)
         try:
-            write_file(self.folder / key / "image.jpg", to_jpeg(prediction.shown))
+            write_file(self.folder / key / "image.jpg", jpeg(prediction.shown))
             layers = np.stack([one.layers for one in prediction.answers.values()])
             write_file(self.folder / key / "layers.bin", layers.tobytes())
             for output, one in prediction.answers.items():
@@ -81,9 +79,3 @@ class Results:
         while len(self._names) > KEPT:
             shutil.rmtree(self.folder / self._names.popitem(last=False)[0], ignore_errors=True)
         return key
-
-
-def to_jpeg(picture: Picture, quality: int = 92) -> bytes:
-    content = io.BytesIO()
-    Image.fromarray(picture).save(content, "JPEG", quality=quality)
-    return content.getvalue()

@@ -39,9 +39,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cacseg.app.predict import MAX_PIXELS, Predictor, read_image, shrink
-from cacseg.app.results import Results, to_jpeg
+from cacseg.app.results import Results
 from cacseg.data.class_list import distinct_colours
-from cacseg.data.pictures import Picture
+from cacseg.data.pictures import Picture, jpeg
 
 UPLOAD_BYTES = 64 * 2**20
 UPLOAD_SECONDS = 120.0
@@ -124,7 +124,7 @@ class Server:
         example = self._example(request)
 
         def thumbnail() -> bytes:
-            return to_jpeg(shrink(example.read(), EXAMPLE_PIXELS), 85)
+            return jpeg(shrink(example.read(), EXAMPLE_PIXELS), 85)
 
         try:
             async with self.reading:

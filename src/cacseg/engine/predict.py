@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cacseg._files import write_file
 from cacseg.data.decode import decode_image
-from cacseg.data.pictures import overlay, save_index_png
+from cacseg.data.pictures import jpeg, overlay, save_index_png
 from cacseg.data.sample import Colour
 from cacseg.engine.device import autocast, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Scale, collate, networks_of, predict_each, view_image
@@ -146,7 +146,10 @@ def predict_images(
 
     images = without_failures(prefetch(predictor.read, todo, workers, nbytes=_nbytes))
     groups = batch_by_key(images, lambda one: one.image.shape, batch, nbytes=_nbytes)
-    predictions = without_failures(one for group in groups for one in predictor.predict(group))
+    # Two threads: while one waits for a GPU's masks, the other starts the next images on it.
+    threads = 2 if device.type == "cuda" else 0
+    predicted = prefetch(predictor.predict, groups, threads, nbytes=lambda group: sum(map(_nbytes, group)))
+    predictions = without_failures(one for group in predicted for one in group)
     written, skipped = 0, len(inputs) - len(todo)
     if progress is not None:
         progress(skipped, 0)
@@ -233,15 +236,11 @@ def read_maps(scores: Tensor, save: SaveOptions, are_logits: bool) -> dict[str, 
 
 
 def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
-    pictures = {key: Image.fromarray(values) for key, values in one.maps.items()}
-    if save.overlays:
-        pictures["overlays"] = Image.fromarray(overlay(one.image, one.mask, palette, save.opacity))
     paths = save.paths(folder, one.item.name)
-    for kind, picture in pictures.items():
+    for kind, values in one.maps.items():
         content = io.BytesIO()
-        if paths[kind].suffix == ".jpg":
-            picture.save(content, "JPEG", quality=92)
-        else:
-            picture.save(content, "PNG")
+        Image.fromarray(values).save(content, "PNG")
         write_file(paths[kind], content.getvalue())
+    if save.overlays:
+        write_file(paths["overlays"], jpeg(overlay(one.image, one.mask, palette, save.opacity)))
     save_index_png(paths["masks"], one.mask, palette, overwrite=True)
