@@ -64,8 +64,9 @@ class OnnxBackend:
         return resize(planes, size).round().astype(np.uint8)
 
     def predict(
-        self, views: Sequence[Any], size: tuple[int, int], *, maps: bool = False, plain: bool = False
+        self, views: Sequence[Any], size: tuple[int, int], *, maps: bool = False, plain: bool = False, run: Any = None
     ) -> list[Answer]:
+        """As `Backend.predict`; `run` are onnxruntime's RunOptions, by which another thread can end it."""
         if plain and self.facts["classifier"] != "plain":
             raise ValueError("an exported file holds one classifier. Export the other with `cacseg export --plain`.")
         if maps and self.facts["output"] == "classes":
@@ -77,7 +78,7 @@ class OnnxBackend:
         if not self.facts["normalises"]:
             images = images * self._factor - self._shift
         try:
-            (scores,) = self.session.run(None, {self.session.get_inputs()[0].name: images})
+            (scores,) = self.session.run(None, {self.session.get_inputs()[0].name: images}, run)
         except Exception as error:
             if "alloc" in str(error).lower() or isinstance(error, MemoryError):
                 message = f"images of {size[1]}x{size[0]} did not fit into memory. Take a smaller --batch."
