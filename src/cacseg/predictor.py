@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from PIL import Image
@@ -36,6 +36,8 @@ class Predictor:
         mean, std, class_names, palette: of a model that does not know them; else its own ones.
         scale: longest and shortest side that images are fitted into; "own" leaves them; None: as the model's run was
             validated, else "own".
+        tile, overlap, tile_context: show large images in tiles of so many pixels a side, with one classifier from the
+            whole "image", or one from each "tile".
         inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
         device: "auto", "cpu", "cuda", "cuda:1", ...
         precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
@@ -50,25 +52,32 @@ class Predictor:
         class_names: Sequence[str] | None = None,
         palette: Sequence[Sequence[int]] | None = None,
         scale: Scale | str | None = None,
+        tile: int | None = None,
+        overlap: int = 128,
+        tile_context: Literal["image", "tile"] = "image",
         inference: Inference | None = None,
         device: str = "auto",
         precision: str = "auto",
     ) -> None:
         self.backend: Backend
         if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
-            if inference is not None or precision not in ("auto", "fp32"):
+            if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images whole, in the precision it was exported with.")
             self.backend = OnnxBackend(model, device)
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
             return
         from cacseg.engine.backend import TorchBackend
-        from cacseg.engine.inference import Inference
+        from cacseg.engine.inference import Inference, Tiling
         from cacseg.models import load
         from cacseg.recipes.protocol import data_of_run
 
         if isinstance(model, str | Path):
             model = load(model)
+        if tile is not None:
+            if inference is not None:
+                raise ValueError("tile belongs into the given inference (tiling=Tiling(...)). Leave one out.")
+            inference = Inference(tiling=Tiling(tile, overlap, tile_context))
         source = getattr(model, "source", None)
         run = None if source is None else data_of_run(source)
         if run is not None:

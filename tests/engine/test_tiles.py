@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from cacseg import functional
-from cacseg.engine.tiles import Axis, Pool, Tiling, tiled_networks
+from cacseg.engine.inference import Tiling
+from cacseg.engine.tiles import Axis, Pool, tiled_networks
 from cacseg.models import create_model
 
 

@@ -33,6 +33,15 @@ Batch = Annotated[int, typer.Option(min=1, help="Images of one size that go toge
 Workers = Annotated[int, typer.Option(min=0, help="Threads that read ahead.")]
 WindowBatch = Annotated[int, typer.Option(min=1, help="Windows that go together.")]
 
+Tile = Annotated[
+    int | None,
+    typer.Option(help="Large images in tiles of so many pixels a side (a multiple of 32), with one context for all."),
+]
+Overlap = Annotated[int, typer.Option(help="Of neighbouring tiles, in pixels (a multiple of 32).")]
+TileContext = Annotated[
+    str, typer.Option(help="image: one classifier from all tiles. tile: each tile has its own, from itself alone.")
+]
+
 WORKERS = min(8, os.cpu_count() or 1)
 
 
@@ -89,10 +98,17 @@ def make_inference(
     multi_scale: bool,
     flip: bool,
     window_batch: int,
+    tile: int | None = None,
+    overlap: int = 128,
+    tile_context: str = "image",
 ) -> Inference:
     """What was asked for, else what the protocol of the data has."""
-    from cacseg.engine.inference import MULTI_SCALE, Inference
+    from cacseg.engine.inference import MULTI_SCALE, Inference, Tiling
 
+    if tile is not None:
+        if slide is not None or multi_scale:
+            raise ValueError("--tile excludes --slide and --multi-scale. Leave one out.")
+        return Inference(flip=flip, tiling=Tiling(tile, overlap, tile_context))  # type: ignore[arg-type]
     if whole and (slide is not None or stride is not None):
         raise ValueError("--whole and --slide exclude each other. Leave one out.")
     if stride is not None and slide is None:

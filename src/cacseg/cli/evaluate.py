@@ -46,6 +46,9 @@ def evaluate(
     precision: options.Precision = "fp32",
     batch: options.Batch = 1,
     window_batch: options.WindowBatch = 4,
+    tile: options.Tile = None,
+    overlap: options.Overlap = 128,
+    tile_context: options.TileContext = "image",
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
@@ -72,7 +75,9 @@ def evaluate(
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
     if ignore_index is not None:
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
-    inference = options.make_inference(protocol, slide, stride, whole, multi_scale, flip, window_batch)
+    inference = options.make_inference(
+        protocol, slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context
+    )
     image_scale = options.parse_scale(scale, protocol.val_scale)
     split_data = open_split(protocol, "val")
     if output is not None:

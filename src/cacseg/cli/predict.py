@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
 from cacseg.cli._console import fail, progress_bar, say, typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from cacseg.runtime.folder import SaveOptions, Summary
+    from cacseg.runtime.inputs import Input, Journal
 
 
 def predict(
@@ -39,6 +45,9 @@ def predict(
     ] = "auto",
     batch: options.Batch = 4,
     window_batch: options.WindowBatch = 4,
+    tile: options.Tile = None,
+    overlap: options.Overlap = 128,
+    tile_context: options.TileContext = "image",
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
@@ -46,29 +55,33 @@ def predict(
     \b
     cacseg predict runs/mine photos -o out
     cacseg predict model.onnx photos -o out          needs onnxruntime, numpy and Pillow, no torch
+    cacseg predict runs/mine city.tif -o out --tile 1024 --no-overlays
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
     its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
     predicted anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing was
     begun or that a file could not be written.
+
+    With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
+    windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
     """
     from cacseg.predictor import Predictor
-    from cacseg.runtime.folder import SaveOptions, predict_files
+    from cacseg.runtime.folder import SaveOptions, Summary, predict_files
     from cacseg.runtime.inputs import Journal, find_images, fingerprint
 
     save = SaveOptions(overlays, confidence, entropy, opacity, bits)
     chosen: dict[str, Any] = {}
     if Path(model).suffix == ".onnx":
-        if slide or stride or whole or multi_scale or flip:
-            raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --multi-scale and --flip.")
+        if slide or stride or whole or multi_scale or flip or tile:
+            raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)
     else:
         from cacseg.engine.weights import find_weights
         from cacseg.recipes.protocol import data_of_run
 
         weights = find_weights(model)
-        inference = options.make_inference(data_of_run(weights), slide, stride, whole, multi_scale, flip, window_batch)
-        chosen = {"inference": inference}
+        windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context)
+        chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
     inputs = find_images(paths, output)
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
@@ -76,14 +89,17 @@ def predict(
     written |= {"opacity": opacity, "bits": bits}
     start = time.perf_counter()
     with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
-        task = bar.add_task("predicting", total=len(inputs), failed="")
+        large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
+        others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
+        task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
 
         def update(done: int, failed: int) -> None:
             bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")
 
-        found = predict_files(
-            backend, inputs, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
+        small = predict_files(
+            backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
         )
+    found = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start
     earlier = f", {found.skipped} were done before" if found.skipped else ""
     rate = f" ({found.written / seconds:.1f} a second)" if found.written else ""
@@ -93,3 +109,20 @@ def predict(
     if found.failed:
         fail(f"{len(found.failed)} of {len(inputs)} images could not be predicted.")
         raise typer.Exit(1)
+
+
+def _predict_rasters(
+    backend: Any, inputs: list[Input], journal: Journal, save: SaveOptions, plain: bool, bar: Progress
+) -> Summary:
+    """The TIFF files among the inputs, by windows."""
+    from cacseg.engine.rasters import is_raster, predict_rasters
+
+    rasters = [item for item in inputs if is_raster(item)]
+    tasks: dict[str, Any] = {}
+
+    def step(item: Input, done: int, total: int) -> None:
+        if item.name not in tasks:
+            tasks[item.name] = bar.add_task(item.path.name, total=total, failed="tiles")
+        bar.update(tasks[item.name], completed=done)
+
+    return predict_rasters(backend, rasters, journal, save=save, plain=plain, step=step)

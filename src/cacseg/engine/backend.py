@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
-from cacseg.engine.inference import Inference, Networks, networks_of, normalise_views, predict_each, view_image
+from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
+from cacseg.engine.tiles import networks_for
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.backend import Answer, Scale, name_classes
@@ -57,6 +58,8 @@ class TorchBackend:
         if isinstance(model, SegmentationModel):
             mean, std = mean or model.mean, std or model.std
         self.mean, self.std = tuple(mean or ()), tuple(std or ())
+        if inference.tiling is not None and not isinstance(model, SegmentationModel):
+            raise ValueError(f"tiles need a model of cacseg.create_model; got {type(model).__name__}.")
         if len(self.mean) != 3 or len(self.std) != 3:
             raise ValueError(
                 f"images are read as red, green and blue; the model takes {len(self.mean)} channel(s) (mean "
@@ -114,7 +117,7 @@ class TorchBackend:
     def _networks(self, plain: bool) -> Networks:
         model = self.model
         if isinstance(model, SegmentationModel):
-            return networks_of(model, ["plain" if plain else model.default_output])
+            return networks_for(model, ["plain" if plain else model.default_output], self.inference)
         run: Callable[[Tensor], Any] = model.plain if plain and hasattr(model, "plain") else model  # type: ignore[assignment]
 
         def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:

@@ -13,7 +13,8 @@ from torch import Tensor, distributed
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
-from cacseg.engine.inference import Inference, Scale, collate, networks_of, output_names, predict_each, send, view_image
+from cacseg.engine.inference import Inference, Scale, collate, output_names, predict_each, send, view_image
+from cacseg.engine.tiles import networks_for
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
@@ -121,7 +122,7 @@ def evaluate(
                 labels = send(torch.stack([one.labels for one in group]), device)
                 known = _oracle_labels(model, labels, data.ignore_index) if "oracle" in names else None
                 shown = collate([one.views for one in group], model, device)
-                found = predict_each(networks_of(model, names), shown, (height, width), inference, known)
+                found = predict_each(networks_for(model, names, inference), shown, (height, width), inference, known)
                 for name, logits in zip(names, found, strict=True):
                     predictions = most_likely(logits, 1)
                     for one, predicted, labelled in zip(group, predictions, labels, strict=True):

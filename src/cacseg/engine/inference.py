@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from cacseg._checks import check_choice
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.transforms import TestTransform, normalise
 from cacseg.engine.device import autocast
@@ -32,7 +33,36 @@ from cacseg.runtime.backend import Scale as Scale
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
 
+MULTIPLE = 32  # of sizes and places of tiles: no network has a larger stride
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a large image is cut.
+
+    Args:
+        tile: side of a tile in pixels, a multiple of 32.
+        overlap: of neighbouring tiles, a multiple of 32, at most half of a tile. Three eighths of it at the edge of a
+            tile are thrown away: more than the network's receptive field reaches makes tiles exact.
+        context: the classifier is made from the whole "image", or from each "tile" alone.
+        keep: bytes of features that are kept from the first pass to the second; others are computed twice.
+    """
+
+    tile: int = 1024
+    overlap: int = 128
+    context: Literal["image", "tile"] = "image"
+    keep: int = 2**30
+
+    def __post_init__(self) -> None:
+        check_choice("context", self.context, ("image", "tile"))
+        if self.tile < MULTIPLE or self.tile % MULTIPLE:
+            raise ValueError(f"a tile's side must be a multiple of {MULTIPLE}; got {self.tile}.")
+        if not 0 <= self.overlap <= self.tile // 2 or self.overlap % MULTIPLE:
+            raise ValueError(
+                f"the overlap must be a multiple of {MULTIPLE}, at most half of a tile of {self.tile}; got "
+                f"{self.overlap}."
+            )
 
 
 @dataclass(frozen=True)
@@ -46,6 +76,7 @@ class Inference:
         ratios: sizes at which the image is shown, relative to its own.
         flip: each of them mirrored as well.
         window_batch: windows that go through the network at once.
+        tiling: tiles that share one context, in the place of windows.
     """
 
     window: tuple[int, int] | None = None
@@ -53,8 +84,11 @@ class Inference:
     ratios: tuple[float, ...] = (1.0,)
     flip: bool = False
     window_batch: int = 4
+    tiling: Tiling | None = None
 
     def __post_init__(self) -> None:
+        if self.tiling is not None and self.window is not None:
+            raise ValueError("tiles and sliding windows exclude each other. Leave one out.")
         if (self.window is None) != (self.stride is None):
             raise ValueError(f"window and stride go together; got window={self.window}, stride={self.stride}.")
         pairs = zip(self.window or (), self.stride or (), strict=True)

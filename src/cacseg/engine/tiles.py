@@ -9,49 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from cacseg import designs, functional, ops
-from cacseg._checks import check_choice
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.engine.inference import Networks
+from cacseg.engine.inference import Inference, Networks, Tiling, networks_of
 from cacseg.models.model import SegmentationModel
 
-MULTIPLE = 32  # of sizes and places of tiles: no network has a larger stride
 HALO = 3 / 8  # of an overlap at the inner edge of a tile, which takes no part: its features saw the edge
 ROWS = 128  # pixels, of scores at full size that are in memory at once
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How a large image is cut.
-
-    Args:
-        tile: side of a tile in pixels, a multiple of 32.
-        overlap: of neighbouring tiles, a multiple of 32, at most half of a tile. Three eighths of it at the edge of a
-            tile are thrown away: more than the network's receptive field reaches makes tiles exact.
-        context: the classifier is made from the whole "image", or from each "tile" alone.
-        keep: bytes of features that are kept from the first pass to the second; others are computed twice.
-    """
-
-    tile: int = 1024
-    overlap: int = 128
-    context: Literal["image", "tile"] = "image"
-    keep: int = 2**30
-
-    def __post_init__(self) -> None:
-        check_choice("context", self.context, ("image", "tile"))
-        if self.tile < MULTIPLE or self.tile % MULTIPLE:
-            raise ValueError(f"a tile's side must be a multiple of {MULTIPLE}; got {self.tile}.")
-        if not 0 <= self.overlap <= self.tile // 2 or self.overlap % MULTIPLE:
-            raise ValueError(
-                f"the overlap must be a multiple of {MULTIPLE}, at most half of a tile of {self.tile}; got "
-                f"{self.overlap}."
-            )
 
 
 class Box(NamedTuple):
@@ -310,6 +280,13 @@ class TensorSource:
 
     def read(self, box: Box) -> Tensor:
         return self.images[:, :, box.top : box.bottom, box.left : box.right]
+
+
+def networks_for(model: SegmentationModel, names: Sequence[str], inference: Inference) -> Networks:
+    """The named outputs, by tiles where these are asked for."""
+    if inference.tiling is None:
+        return networks_of(model, names)
+    return tiled_networks(model, names, inference.tiling)
 
 
 def tiled_networks(model: SegmentationModel, names: Sequence[str], tiling: Tiling) -> Networks:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cacseg.engine.inference import Inference, Scale
+from cacseg.engine.inference import Inference, Scale, Tiling
 from cacseg.engine.log import METRICS
 from cacseg.engine.scores import Scores, scores_of_evaluation
 from cacseg.engine.weights import BEST, LAST
@@ -96,6 +96,7 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
     data, how, weights = content.get("data", {}), dict(content.get("inference", {})), Path(content["checkpoint"])
     scale = how.pop("scale", None)
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in how.items()}
+    values["tiling"] = Tiling(**how["tiling"]) if how.get("tiling") else None
     missing, validation, model = [], None, weights.stem
     try:
         named = data.get("name"), data.get("root"), data.get("split")

@@ -1,0 +1,194 @@
+"""TIFF and GeoTIFF files of any size: read by windows, predicted by tiles, written by blocks, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cacseg._files import check_target, make_folder
+from cacseg.engine.backend import TorchBackend, confidence_and_entropy
+from cacseg.engine.device import autocast, explain_memory
+from cacseg.engine.inference import normalise_views
+from cacseg.engine.tiles import Box, TiledImage
+from cacseg.metrics import most_likely
+from cacseg.models.model import SegmentationModel
+from cacseg.runtime.folder import Failure, SaveOptions, Summary
+from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.result import to_integers
+
+SUFFIXES = (".tif", ".tiff")
+CACHE = 64  # MiB of blocks that GDAL holds
+BLOCK = 256  # pixels a side of a block that is written
+NO_DATA = 255  # in masks: pixels that the image marks as empty, or as outside of it
+
+
+def is_raster(item: Input) -> bool:
+    return item.path.suffix.lower() in SUFFIXES
+
+
+def _rasterio() -> Any:
+    try:
+        import rasterio  # type: ignore[import-untyped]
+    except ModuleNotFoundError as error:
+        message = "TIFF files by tiles need rasterio, which is not installed: pip install rasterio"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    return rasterio
+
+
+@dataclass(frozen=True)
+class RasterSource:
+    """An open file of 8-bit bands: grey, or red, green, blue and whatever follows."""
+
+    dataset: Any
+    backend: TorchBackend
+
+    def __post_init__(self) -> None:
+        kinds = set(self.dataset.dtypes)
+        if kinds != {"uint8"} or self.dataset.count == 2:
+            raise ValueError(
+                f"{self.dataset.name} has {self.dataset.count} band(s) of {', '.join(sorted(kinds))}; images are bytes "
+                "in one band (grey) or in three (red, green, blue). Convert it first."
+            )
+
+    @property
+    def height(self) -> int:
+        return int(self.dataset.height)
+
+    @property
+    def width(self) -> int:
+        return int(self.dataset.width)
+
+    def read(self, box: Box) -> Tensor:
+        bands = (1, 2, 3) if self.dataset.count >= 3 else (1, 1, 1)
+        pixels = torch.from_numpy(self.dataset.read(bands, window=window_of(box)))
+        backend = self.backend
+        return normalise_views([[pixels]], backend.mean, backend.std, backend.dtype, backend.device)[0]
+
+
+def window_of(box: Box) -> Any:
+    from rasterio.windows import Window  # type: ignore[import-untyped]
+
+    return Window(box.left, box.top, box.right - box.left, box.bottom - box.top)
+
+
+def predict_rasters(
+    backend: TorchBackend,
+    inputs: Sequence[Input],
+    journal: Journal,
+    *,
+    save: SaveOptions = SaveOptions(overlays=False),  # noqa: B008 (frozen)
+    plain: bool = False,
+    step: Callable[[Input, int, int], None] | None = None,
+) -> Summary:
+    """Writes masks/NAME.tif of each file, with its georeference; confidence and entropy likewise. No overlays.
+
+    `step` is called after each tile of each pass with the file, the tiles done and how many there are. What the journal
+    has is skipped; a file that cannot be read is a `Failure`, and the rest goes on.
+    """
+    wanted = ["masks", *(["confidence"] if save.confidence else []), *(["entropy"] if save.entropy else [])]
+    written, skipped, failed = 0, 0, list[Failure]()
+    for item in inputs:
+        targets = {kind: journal.folder / kind / f"{item.name}.tif" for kind in wanted}
+        if journal.is_done(item) and all(path.exists() for path in targets.values()):
+            skipped += 1
+            continue
+        try:
+            before = stamp(item.path)
+            size = _predict(backend, item, targets, plain, save.bits, step)
+            journal.add(item, size, before)
+            written += 1
+        except (OSError, ValueError, MemoryError) as error:
+            failed.append(Failure(item.path, f"{item.path}: {error}"))
+    return Summary(written, skipped, failed)
+
+
+def _predict(
+    backend: TorchBackend,
+    item: Input,
+    targets: dict[str, Path],
+    plain: bool,
+    bits: int,
+    step: Callable[[Input, int, int], None] | None,
+) -> tuple[int, int]:
+    rasterio, model, tiling = _rasterio(), backend.model, backend.inference.tiling
+    assert isinstance(model, SegmentationModel)
+    assert tiling is not None
+    if backend.scale is not None or backend.inference.averages:
+        raise ValueError("rasters are shown at their own size, without flip. Use --scale own, and leave out --flip.")
+    drafts = {kind: path.with_name(f".{os.getpid()}.{path.name}") for kind, path in targets.items()}
+    for path in targets.values():
+        make_folder(path.parent)
+        check_target(path, overwrite=True)
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        if step is not None:
+            step(item, done, total)
+
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(rasterio.Env(GDAL_CACHEMAX=CACHE))
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)  # TIFF files of any kind
+            dataset = stack.enter_context(rasterio.open(item.path))
+            source = RasterSource(dataset, backend)
+            image = TiledImage(model, source, tiling, "plain" if plain else model.default_output)
+            total = image.passes * image.tiles
+            files = {
+                kind: stack.enter_context(rasterio.open(path, "w", **_profile(dataset, kind, bits)))
+                for kind, path in drafts.items()
+            }
+            files["masks"].write_colormap(1, dict(enumerate(backend.classes.palette)))
+            stack.enter_context(explain_memory(f"a tile of {tiling.tile}x{tiling.tile}", backend.device))
+            stack.enter_context(autocast(backend.device, backend.precision))
+            for box, scores in image.parts(count):
+                window = window_of(box)
+                mask = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
+                empty = dataset.dataset_mask(window=window) == 0
+                files["masks"].write(np.where(empty, NO_DATA, mask).astype(np.uint8), 1, window=window)
+                if len(files) > 1:
+                    maps = confidence_and_entropy(scores, are_logits=True)
+                    for kind, values in zip(("confidence", "entropy"), maps, strict=True):
+                        if kind in files:
+                            files[kind].write(to_integers(values.cpu().numpy(), bits), 1, window=window)
+            size = (source.height, source.width)
+        for kind, path in targets.items():
+            os.replace(drafts[kind], path)
+    finally:
+        for path in drafts.values():
+            with suppress(FileNotFoundError):
+                path.unlink()
+    return size
+
+
+def _profile(dataset: Any, kind: str, bits: int) -> dict[str, Any]:
+    """Of a file of one band with the place of the image on the ground."""
+    gcps, gcps_crs = dataset.gcps
+    place: dict[str, Any] = {"gcps": gcps, "crs": gcps_crs} if gcps else {}
+    if not gcps and not dataset.transform.is_identity:
+        place = {"crs": dataset.crs, "transform": dataset.transform}
+    return {
+        "driver": "GTiff",
+        "width": dataset.width,
+        "height": dataset.height,
+        "count": 1,
+        "dtype": "uint8" if kind == "masks" or bits == 8 else "uint16",
+        "nodata": NO_DATA if kind == "masks" else None,
+        "compress": "deflate",
+        "tiled": True,
+        "blockxsize": BLOCK,
+        "blockysize": BLOCK,
+        "bigtiff": "if_safer",
+        **place,
+    }

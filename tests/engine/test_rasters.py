@@ -1,0 +1,110 @@
+"""Large TIFF files, by windows."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from cacseg.engine.backend import TorchBackend
+from cacseg.engine.inference import Inference, Tiling
+from cacseg.engine.rasters import predict_rasters
+from cacseg.models import create_model
+from cacseg.predictor import Predictor
+from cacseg.runtime.folder import SaveOptions
+from cacseg.runtime.inputs import Journal, find_images
+from command_line import run
+
+rasterio = pytest.importorskip("rasterio")
+from affine import Affine  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+TILING = Tiling(128, 32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return create_model("fcn", 5, backbone="test_resnet", head_channels=16).eval()
+
+
+def write(path, bands, **options):
+    count, height, width = bands.shape
+    kind = {"driver": "GTiff", "count": count, "height": height, "width": width, "dtype": bands.dtype, **options}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        with rasterio.open(path, "w", **kind) as file:
+            file.write(bands)
+
+
+@pytest.fixture
+def bands():
+    return np.random.default_rng(0).integers(0, 256, (3, 300, 420), np.uint8)
+
+
+def predict(model, path, out, **options):
+    backend = TorchBackend(model, inference=Inference(tiling=TILING), device="cpu")
+    with Journal(out, {}) as journal:
+        return predict_rasters(backend, find_images([path]), journal, **options)
+
+
+def test_a_geotiff_keeps_its_place_and_its_empty_pixels(model, bands, tmp_path):
+    place = {"crs": "EPSG:32632", "transform": Affine(0.2, 0.0, 500_000.0, 0.0, -0.2, 5_400_000.0), "nodata": 0}
+    bands[:, 100:120, 50:90] = 0
+    write(tmp_path / "city.tif", bands, tiled=True, blockxsize=64, blockysize=64, **place)
+    steps = []
+    save = SaveOptions(confidence=True, entropy=True)
+    done = predict(model, tmp_path / "city.tif", tmp_path / "out", save=save, step=lambda _, *n: steps.append(n))
+    assert done == (1, 0, [])
+    expected = Predictor(model, tile=128, overlap=32, device="cpu")(bands.transpose(1, 2, 0))
+    with rasterio.open(tmp_path / "out/masks/city.tif") as file:
+        mask = file.read(1)
+        assert (file.crs, file.transform, file.nodata) == (place["crs"], place["transform"], 255)
+        assert file.profile["tiled"]
+        assert file.colormap(1)[0][:3] == tuple(expected.palette[0])
+    assert (mask[100:120, 50:90] == 255).all()
+    kept = mask != 255
+    assert kept.sum() == 300 * 420 - 20 * 40
+    assert np.array_equal(mask[kept], expected.mask[kept])
+    with rasterio.open(tmp_path / "out/confidence/city.tif") as file:
+        assert np.abs(file.read(1) / 255 - expected.confidence).max() <= 0.5 / 255 + 1e-6
+    tiles = steps[-1][1]
+    assert [done for done, _ in steps] == list(range(1, tiles + 1))
+    assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=save)[:2] == (0, 1)
+
+
+def test_grey_and_four_bands(model, bands, tmp_path):
+    write(tmp_path / "grey.tif", bands[:1])
+    write(tmp_path / "four.tif", np.concatenate([bands, np.full_like(bands[:1], 255)]))
+    assert predict(model, tmp_path, tmp_path / "out").written == 2
+    for name, shown in (("grey", bands[[0, 0, 0]]), ("four", bands)):
+        with rasterio.open(tmp_path / f"out/masks/{name}.tif") as file:
+            expected = Predictor(model, tile=128, overlap=32, device="cpu")(shown.transpose(1, 2, 0)).mask
+            assert (file.read(1) == expected).all()
+
+
+def test_a_file_that_cannot_be_read_is_named_and_nothing_is_left(model, bands, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    write(photos / "good.tif", bands)
+    write(photos / "deep.tif", bands.astype(np.uint16))
+    whole = (photos / "good.tif").read_bytes()
+    (photos / "cut.tif").write_bytes(whole[: len(whole) // 2])
+    (photos / "text.tif").write_text("no image")
+    done = predict(model, photos, tmp_path / "out")
+    assert done.written == 1
+    assert sorted(one.path.name for one in done.failed) == ["cut.tif", "deep.tif", "text.tif"]
+    assert sorted(path.name for path in (tmp_path / "out/masks").iterdir()) == ["good.tif"]
+
+
+def test_the_command(model, bands, tmp_path, capsys, monkeypatch):
+    model.save(tmp_path / "model.safetensors")
+    write(tmp_path / "city.tif", bands)
+    paths = (tmp_path / "model.safetensors", tmp_path / "city.tif", "-o", tmp_path / "out", "--device", "cpu")
+    done = run("predict", *paths, "--tile", 128, "--overlap", 32, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    with rasterio.open(tmp_path / "out/masks/city.tif") as file:
+        assert file.shape == (300, 420)
+    again = run("predict", *paths, "--tile", 128, "--overlap", 64, capsys=capsys, monkeypatch=monkeypatch)
+    assert again.code == 2
+    assert "overlap" in again.err
