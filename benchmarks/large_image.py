@@ -1,7 +1,7 @@
 """Peak memory and time of one large image by tiles: python benchmarks/large_image.py 5000 10000 20000
 
-A generated tiled TIFF of each side is predicted by `cacseg predict --tile 1024` in a process of its own, with a model of
-random weights; the figures are what that process holds at most (RSS) and how long it takes.
+A generated tiled TIFF of each side is predicted by `cacseg predict --tile 1024` in a process of its own, with a model
+of random weights; the figures are what that process holds at most (RSS) and how long it takes.
 """
 
 from __future__ import annotations

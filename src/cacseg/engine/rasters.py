@@ -37,7 +37,7 @@ def is_raster(item: Input) -> bool:
 
 def _rasterio() -> Any:
     try:
-        import rasterio  # type: ignore[import-untyped]
+        import rasterio
     except ModuleNotFoundError as error:
         message = "TIFF files by tiles need rasterio, which is not installed: pip install rasterio"
         raise ModuleNotFoundError(message, name=error.name) from error
@@ -75,7 +75,7 @@ class RasterSource:
 
 
 def window_of(box: Box) -> Any:
-    from rasterio.windows import Window  # type: ignore[import-untyped]
+    from rasterio.windows import Window
 
     return Window(box.left, box.top, box.right - box.left, box.bottom - box.top)
 
