@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     try:
         found = import_module(f"cacseg.{package}")
     except ModuleNotFoundError as error:
-        if error.name not in ("timm", "safetensors", "torchvision"):
+        if error.name not in ("huggingface_hub", "timm", "safetensors", "torchvision"):
             raise
         message = f"cacseg.{name} needs {error.name}, which is not installed: pip install 'cacseg[models]'"
         raise ModuleNotFoundError(message, name=error.name) from error
