@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 CONFIG = "config.json"
 CARD = "README.md"
+NAME = r"\w[\w.-]*/\w[\w.-]*"  # of a model on the Hub
 PLACEHOLDER = "OWNER/NAME"  # in a card that was written before its model had a name
 
 
@@ -30,7 +31,12 @@ def is_hub_name(source: str | Path) -> bool:
     """Whether it may be a name on the Hub, owner/name; not where its first part is a folder here."""
     name = str(source)
     is_file = Path(name).suffix in (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".json")
-    return bool(re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name)) and not is_file and not Path(name).parent.is_dir()
+    return re.fullmatch(NAME, name) is not None and not is_file and not Path(name).parent.is_dir()
+
+
+def check_hub_name(name: str) -> None:
+    if not re.fullmatch(NAME, name):
+        raise ValueError(f"a name on the Hub is OWNER/NAME, of letters, digits, '-', '_' and '.'; got {name!r}.")
 
 
 def download(name: str, file: str, options: HubOptions | None = None) -> Path:
@@ -88,19 +94,20 @@ def hub_errors(name: str, file: str = "", revision: str | None = None) -> Iterat
             "write one."
         ) from None
     except errors.HFValidationError:
-        raise ValueError(
-            f"a name on the Hub is OWNER/NAME, of letters, digits, '-', '_' and '.'; got {name!r}."
-        ) from None
+        raise ValueError(f"the Hub takes names of other letters, or shorter ones; got {name!r}.") from None
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
             raise PermissionError(
-                f"the Hub does not let you write to {name} ({status}). Log in with `hf auth login` and a token that "
-                "may write there, and check the owner's name."
+                f"the Hub refuses access to {name} ({status}). Check the owner's name, and log in with "
+                "`hf auth login`; to upload, with a token that may write."
             ) from None
-        raise ConnectionError(f"the Hub answered {status} for {name}: {_first_line(error)}. Try again later.") from None
+        reason = " ".join((error.server_message or _first_line(error)).split())
+        raise ConnectionError(f"the Hub answered {status} for {name}: {reason}.") from None
     except errors.LocalTokenNotFoundError:
         raise PermissionError(f"{name} needs you to be logged in: `hf auth login`.") from None
+    except ValueError as error:  # the metadata of a card that the Hub does not take
+        raise ValueError(f"{name}: {' '.join(str(error).split())}") from None
     except OSError:
         raise
     except Exception as error:
