@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,6 +74,15 @@ def test_a_folder_gives_the_same_model_in_every_way(model, tmp_path):
     assert config["arguments"] == model.arguments
     assert config["class_names"] == model.class_names
     assert config["format"] == "cacseg model 1"
+
+
+def test_the_example_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    page = (Path(__file__).parents[2] / "docs" / "hub.md").read_text()
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    assert same(names["again"], names["model"].eval())
+    assert ModelCard.load(tmp_path / "mine" / "README.md").data.license == "cc-by-4.0"
 
 
 def test_a_second_model_replaces_the_first_and_keeps_the_card(model, tmp_path):
