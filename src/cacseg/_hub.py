@@ -49,7 +49,10 @@ def download(name: str, file: str, options: HubOptions | None = None) -> Path:
 
 
 def upload(folder: Path, name: str, *, private: bool | None = None) -> str:
-    """Uploads a folder as one commit, into a new repository if there is none; returns its address."""
+    """Uploads a folder as one commit, into a new repository if there is none; returns its address.
+
+    A card without a name gets this one.
+    """
     from huggingface_hub import HfApi
 
     with hub_errors(name):

@@ -21,15 +21,8 @@ from cacseg.recipes.files import is_run
 from cacseg.recipes.folders import RunFolder, read_folder
 from cacseg.recipes.protocol import data_of_run, open_split
 
-TRAINING = (
-    "recipe",
-    "started from",
-    "splits",
-    "schedule",
-    "optimiser",
-    "precision, seed",
-    "device",
-)  # of a run's facts
+# Of a run's facts; the others hold paths, or are in the card already.
+TRAINING = ("recipe", "started from", "splits", "schedule", "optimiser", "precision, seed", "device")
 
 
 class HubSource(NamedTuple):
@@ -60,7 +53,7 @@ def read_source(source: Path) -> HubSource:
         return HubSource(weights, {}, data, Inference(), None)
     facts: dict[str, Any] = {"data": found.data if data is None else f"{found.data} {data.val_split}"}
     facts |= _scores(found, weights.name)
-    if run is not None:  # paths are nobody's business
+    if run is not None:
         facts["training"] = {key: run.facts[key] for key in TRAINING if run.facts[key]}
         facts["training"]["started from"] = Path(run.facts["started from"]).name
     return HubSource(weights, facts, data, found.inference, found.scale)
@@ -73,7 +66,8 @@ def _scores(found: RunFolder, file: str) -> dict[str, Any]:
         return {}
     outputs = {name: one for name, one in scores["splits"]["val"]["outputs"].items() if name != "oracle"}
     best, last = (scores.get("best") or {}).get("step"), scores.get("step")
-    if last is None or file == LAST or (file == BEST and best == last):  # an evaluation has no steps
+    # An evaluation has no steps. Before a run ends, its last model may be newer than its last validation.
+    if last is None or (file == LAST and scores["finished"]) or (file == BEST and best == last):
         means = {name: percent(one, "mean_iou") for name, one in outputs.items()}
         classes = {name: [None if iou is None else 100.0 * iou for iou in one["iou"]] for name, one in outputs.items()}
         step = last
