@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cacseg.data.pictures import colour, contact_sheet, legend, overlay, save_index_png, save_picture
+from cacseg.data.pictures import contact_sheet, legend, save_picture
+from cacseg.runtime.colours import colour, overlay, save_index_png
 
 PALETTE = ((10, 20, 30), (200, 100, 0))
 LABELS = np.array([[0, 1], [1, 255]], np.uint8)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard, constants
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import cacseg
@@ -127,14 +128,18 @@ def test_the_card_can_be_read_by_the_hub(model, tmp_path):
     assert "(strip.png)" in card.text
 
 
-def test_the_code_of_the_card_runs(model, tmp_path):
+def test_the_code_of_the_card_runs(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (80, 60)).save("photo.jpg")
     model.save_pretrained(tmp_path, model_card_kwargs={"name": str(tmp_path)})
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.license is None
     assert card.data.eval_results is None
     names = {}
     exec(card.text.split("```python\n")[1].split("```")[0], names)
-    assert names["classes"].shape == names["plain"].shape == (1, 256, 256)
+    assert names["mask"].shape == (60, 80)
+    with Image.open("overlay.jpg") as overlay:
+        assert overlay.size == (80, 60)
 
 
 def test_the_folder_of_a_run(model, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,6 @@ from cacseg.models.saved import read_model_file
 from cacseg.presets import fill_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
-
-
-def fingerprint(path: Path) -> str:
-    """The first 16 digits of the file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:

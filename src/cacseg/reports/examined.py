@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from cacseg.data.sample import Colour
 from cacseg.reports.charts import confusion_matrix, html_table, text
 from cacseg.reports.strips import MARKS, Examination, Strip
+from cacseg.runtime.colours import Colour
 
 CONFUSIONS = 25  # rows of the table
 

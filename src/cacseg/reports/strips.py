@@ -15,12 +15,13 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from cacseg.data.pictures import BETTER, NEITHER, WORSE, Picture, index_png
-from cacseg.data.sample import Colour, Sample, SegmentationData
+from cacseg.data.pictures import BETTER, NEITHER, WORSE
+from cacseg.data.sample import Sample, SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.engine.inference import Inference, Scale, segment_each
 from cacseg.models.model import SegmentationModel
 from cacseg.reports.tables import percent
+from cacseg.runtime.colours import Colour, Picture, index_png
 
 EACH = 4  # images of a kind
 SIDE = 320  # pixels, the longest side of a picture

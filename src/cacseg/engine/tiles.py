@@ -1,0 +1,338 @@
+"""Large images in tiles that share one context.
+
+A first pass over the tiles adds up each class's weighted features; the image's classifier is made once, from all of
+them; a second pass applies it. Tiles overlap, and where they do their logits are blended. Tiles begin at multiples of
+the network's stride, so that their features lie on the grid of the whole image's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from cacseg import designs, functional, ops
+from cacseg._checks import check_choice
+from cacseg.classifier import ContextAwareClassifier
+from cacseg.engine.inference import Networks
+from cacseg.models.model import SegmentationModel
+
+MULTIPLE = 32  # of sizes and places of tiles: no network has a larger stride
+HALO = 3 / 8  # of an overlap at the inner edge of a tile, which takes no part: its features saw the edge
+ROWS = 128  # pixels, of scores at full size that are in memory at once
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a large image is cut.
+
+    Args:
+        tile: side of a tile in pixels, a multiple of 32.
+        overlap: of neighbouring tiles, a multiple of 32, at most half of a tile. Three eighths of it at the edge of a
+            tile are thrown away: more than the network's receptive field reaches makes tiles exact.
+        context: the classifier is made from the whole "image", or from each "tile" alone.
+        keep: bytes of features that are kept from the first pass to the second; others are computed twice.
+    """
+
+    tile: int = 1024
+    overlap: int = 128
+    context: Literal["image", "tile"] = "image"
+    keep: int = 2**30
+
+    def __post_init__(self) -> None:
+        check_choice("context", self.context, ("image", "tile"))
+        if self.tile < MULTIPLE or self.tile % MULTIPLE:
+            raise ValueError(f"a tile's side must be a multiple of {MULTIPLE}; got {self.tile}.")
+        if not 0 <= self.overlap <= self.tile // 2 or self.overlap % MULTIPLE:
+            raise ValueError(
+                f"the overlap must be a multiple of {MULTIPLE}, at most half of a tile of {self.tile}; got "
+                f"{self.overlap}."
+            )
+
+
+class Box(NamedTuple):
+    """Pixels from top and left up to, but without, bottom and right."""
+
+    top: int
+    left: int
+    bottom: int
+    right: int
+
+
+class Source(Protocol):
+    """An image of which parts can be read."""
+
+    @property
+    def height(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+    def read(self, box: Box) -> Float[Tensor, "1 c h w"]:
+        """Normalised pixels, on the model's device."""
+        ...
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The tiles along one side of an image."""
+
+    side: int
+    tile: int
+    overlap: int
+
+    @property
+    def starts(self) -> range:
+        return range(0, max(1, self.side - self.overlap), self.tile - self.overlap)
+
+    def span(self, index: int) -> tuple[int, int]:
+        """What a tile reads."""
+        start = self.starts[index]
+        return start, min(start + self.tile, self.side)
+
+    def finished(self, index: int) -> tuple[int, int]:
+        """What is known when a tile and those before it are done: up to where the next one begins."""
+        last = index + 1 == len(self.starts)
+        return self.starts[index], self.side if last else self.starts[index + 1]
+
+    def weights(self, index: int, places: Tensor) -> Tensor:
+        """The share of a tile in the blend at some places, in pixels; the shares of all tiles add up to 1."""
+        share = self._ramp(index, places)
+        return share if index + 1 == len(self.starts) else share * (1.0 - self._ramp(index + 1, places))
+
+    def _ramp(self, index: int, places: Tensor) -> Tensor:
+        """From 0 to 1 in the middle of the overlap with the tile before."""
+        if index == 0:
+            return torch.ones_like(places)
+        if self.overlap == 0:
+            return (places >= self.starts[index]).to(places.dtype)
+        share = (places - self.starts[index]) / self.overlap
+        return ((share - HALO) / (1.0 - 2.0 * HALO)).clamp(0.0, 1.0)
+
+
+class Pool:
+    """The prototypes of Eq. (4), from features that come in parts; quotients are taken in the logarithm."""
+
+    def __init__(self) -> None:
+        self.peak: Tensor | None = None  # [n], the largest logarithm of a weighted probability so far
+        self.sums = self.counts = torch.zeros(())  # [n, d] and [n], divided by exp(peak)
+
+    def add(self, features: Float[Tensor, "d l"], plain: Float[Tensor, "n l"], weights: Float[Tensor, " l"]) -> None:
+        kept = weights > 0.0
+        logarithms = (plain.double().log_softmax(0) + weights.double().log())[:, kept]
+        if logarithms.shape[1] == 0:
+            return
+        peak = logarithms.amax(1) if self.peak is None else torch.maximum(self.peak, logarithms.amax(1))
+        before = 0.0 if self.peak is None else (self.peak - peak).exp()
+        shares = (logarithms - peak[:, None]).exp()
+        self.sums = self.sums * _column(before) + shares @ features.double()[:, kept].T
+        self.counts = self.counts * before + shares.sum(1)
+        self.peak = peak
+
+    def prototypes(self, epsilon: float) -> Float[Tensor, "1 n d"]:
+        assert self.peak is not None
+        return (self.sums / (self.counts + epsilon * (-self.peak).exp())[:, None])[None].float()
+
+
+def _column(values: Tensor | float) -> Tensor | float:
+    return values[:, None] if isinstance(values, Tensor) else values
+
+
+class Part(NamedTuple):
+    """Scores of a box of the image, at its size."""
+
+    box: Box
+    scores: Float[Tensor, "n h w"]
+
+
+class TiledImage:
+    """One image, cut into tiles, before a model."""
+
+    def __init__(self, model: SegmentationModel, source: Source, tiling: Tiling, output: str) -> None:
+        classifier = model.classifier
+        adapts = isinstance(classifier, ContextAwareClassifier) and output == "context"
+        if adapts and tiling.context == "image" and model.num_classes == 1:
+            raise ValueError("tiles with the context of the image need a model of two classes or more; got one logit.")
+        self.model, self.source, self.tiling, self.output = model, source, tiling, output
+        self.rows, self.columns = (Axis(side, tiling.tile, tiling.overlap) for side in (source.height, source.width))
+        self.needs_context = adapts and tiling.context == "image"
+        self.stride = 0  # pixels from one feature to the next, known after the first tile
+        self._kept: dict[tuple[int, int], Tensor] = {}
+
+    @property
+    def passes(self) -> int:
+        return 2 if self.needs_context else 1
+
+    @property
+    def tiles(self) -> int:
+        return len(self.rows.starts) * len(self.columns.starts)
+
+    @torch.no_grad()
+    def parts(self, step: Callable[[], None] = lambda: None) -> Iterator[Part]:
+        """All scores, each pixel once, in bands from the top; `step` is called after each tile of each pass."""
+        own = self._own_classifier(step) if self.needs_context else None
+        above: dict[int, Tensor] = {}  # logits of the tiles of the band before, as far as this band needs them
+        for row in range(len(self.rows.starts)):
+            below: dict[int, Tensor] = {}
+            left: Tensor | None = None
+            for column in range(len(self.columns.starts)):
+                logits = self._logits(self._features(row, column), own)
+                self._kept.pop((row, column), None)
+                tiles = {(row, column): logits}
+                tiles |= {} if left is None else {(row, column - 1): left}
+                tiles |= {(row - 1, place): above[place] for place in (column - 1, column) if place in above}
+                yield from self._blend(tiles, row, column)
+                if row + 1 < len(self.rows.starts):
+                    first = (self.rows.starts[row + 1] - self.rows.starts[row]) // self.stride
+                    below[column] = logits[:, max(0, first - 1) :].clone()
+                left = logits
+                step()
+            above = below
+
+    def _own_classifier(self, step: Callable[[], None]) -> Float[Tensor, "1 n d"]:
+        """A_p of Eq. (5), from the features of all tiles, each cell by its share in the blend."""
+        classifier, pool, held = self.model.classifier, Pool(), 0
+        assert isinstance(classifier, ContextAwareClassifier)
+        if designs.needs_prototypes(classifier.context_design):
+            for row in range(len(self.rows.starts)):
+                for column in range(len(self.columns.starts)):
+                    features = self._features(row, column)
+                    weights = [
+                        axis.weights(index, self._cell_places(axis, index, length, features.device))
+                        for axis, index, length in (
+                            (self.rows, row, features.shape[2]),
+                            (self.columns, column, features.shape[3]),
+                        )
+                    ]
+                    plain = classifier.plain_logits(features)[0].flatten(1)
+                    pool.add(features[0].flatten(1), plain, (weights[0][:, None] * weights[1]).flatten())
+                    held += features.nbytes
+                    if held <= self.tiling.keep:
+                        self._kept[row, column] = features
+                    step()
+        rows = classifier.weight.flatten(1)
+        prototypes = pool.prototypes(classifier.prototype_epsilon) if pool.peak is not None else None
+        own = designs.make_classifier(classifier.context_design, classifier.context_projector, prototypes, rows)
+        assert own is not None
+        return own
+
+    def _cell_places(self, axis: Axis, index: int, length: int, device: torch.device) -> Tensor:
+        """The centres of a tile's features, in pixels of the image."""
+        return axis.starts[index] + (torch.arange(length, device=device, dtype=torch.float32) + 0.5) * self.stride
+
+    def _features(self, row: int, column: int) -> Float[Tensor, "1 d h w"]:
+        if (row, column) in self._kept:
+            return self._kept[row, column]
+        (top, bottom), (left, right) = self.rows.span(row), self.columns.span(column)
+        features = self.model.features(self.source.read(Box(top, left, bottom, right)))
+        if self.stride == 0:
+            self.stride = self.model.stride or 2 ** round(_log2((bottom - top) / features.shape[2]))
+        return features
+
+    def _logits(self, features: Tensor, own: Tensor | None) -> Float[Tensor, "n h w"]:
+        classifier = self.model.classifier
+        if own is not None:
+            assert isinstance(classifier, ContextAwareClassifier)
+            if classifier.context_similarity == "dot":
+                return ops.dot_logits(features, own)[0].float()
+            return ops.cosine_logits(features, own, classifier.scale)[0].float()
+        if self.output == "plain" and isinstance(classifier, ContextAwareClassifier):
+            return classifier.plain_logits(features)[0].float()
+        return classifier(features)[0].float()
+
+    def _blend(self, tiles: dict[tuple[int, int], Tensor], row: int, column: int) -> Iterator[Part]:
+        (top, bottom), (left, right) = self.rows.finished(row), self.columns.finished(column)
+        for first in range(top, bottom, ROWS):
+            last = min(first + ROWS, bottom)
+            total: Tensor | None = None
+            for (tile_row, tile_column), logits in tiles.items():
+                pixels = [
+                    torch.arange(start, end, device=logits.device, dtype=torch.float32) + 0.5
+                    for start, end in ((first, last), (left, right))
+                ]
+                shares = self.rows.weights(tile_row, pixels[0])[:, None] * self.columns.weights(tile_column, pixels[1])
+                if not bool(shares.any()):
+                    continue
+                cells = [
+                    self._cells(axis, index, length, places)
+                    for axis, index, length, places in (
+                        (self.rows, tile_row, logits.shape[1], pixels[0]),
+                        (self.columns, tile_column, logits.shape[2], pixels[1]),
+                    )
+                ]
+                found = shares * _sample(_sample(logits, cells[0], 1), cells[1], 2)
+                total = found if total is None else total.add_(found)
+            assert total is not None
+            yield Part(Box(first, left, last, right), total)
+
+    def _cells(self, axis: Axis, index: int, length: int, places: Tensor) -> Tensor:
+        """Where pixels lie among the features of a tile, of which only the last `length` may be there.
+
+        As where the whole image's logits are upsampled: by the stride, or to the image's own size.
+        """
+        start, end = axis.span(index)
+        whole = -(-axis.side // self.stride)
+        cell = self.stride if self.model.stride is not None else axis.side / whole
+        missing = -(-(end - start) // self.stride) - length
+        return places / cell - 0.5 - start // self.stride - missing
+
+
+def _sample(maps: Tensor, places: Tensor, dim: int) -> Tensor:
+    """Values between those of a dimension, the outer ones beyond its ends."""
+    places = places.clamp(0.0, maps.shape[dim] - 1.0)
+    before = places.floor().long().clamp_max(max(0, maps.shape[dim] - 2))
+    share = (places - before)[:, None] if dim == 1 else places - before
+    after = (before + 1).clamp_max(maps.shape[dim] - 1)
+    return torch.lerp(maps.index_select(dim, before), maps.index_select(dim, after), share)
+
+
+def _log2(value: float) -> float:
+    return torch.log2(torch.tensor(value)).item()
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """An image that is in memory."""
+
+    images: Float[Tensor, "1 c H W"]
+
+    @property
+    def height(self) -> int:
+        return self.images.shape[2]
+
+    @property
+    def width(self) -> int:
+        return self.images.shape[3]
+
+    def read(self, box: Box) -> Tensor:
+        return self.images[:, :, box.top : box.bottom, box.left : box.right]
+
+
+def tiled_networks(model: SegmentationModel, names: Sequence[str], tiling: Tiling) -> Networks:
+    """The named outputs of the model by tiles, in the form that `predict_each` takes."""
+    if "oracle" in names:
+        raise ValueError("the oracle sees images whole. Leave out --tile or --oracle.")
+
+    def one_output(images: Tensor, name: str) -> Tensor:
+        if name == "mean":
+            return functional.mean_logits(one_output(images, "plain"), one_output(images, "context"))
+        found = []
+        for image in images.split(1):
+            whole: Tensor | None = None
+            for box, scores in TiledImage(model, TensorSource(image), tiling, name).parts():
+                if whole is None:
+                    whole = scores.new_empty((scores.shape[0], *image.shape[2:]))
+                whole[:, box.top : box.bottom, box.left : box.right] = scores
+            assert whole is not None
+            found.append(whole)
+        return torch.stack(found)
+
+    def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+        for name in names:
+            yield one_output(images, name)
+
+    return logits
