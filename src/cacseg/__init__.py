@@ -45,7 +45,7 @@ _MODULES = {
     "upsampled_cross_entropy": "ops",
 }
 NEEDED_BY = {
-    **dict.fromkeys(("timm", "safetensors", "torchvision"), "cacseg[models]"),
+    **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "cacseg[models]"),
     **dict.fromkeys(("numpy", "PIL", "pydantic"), "cacseg[train]"),
 }
 _PACKAGES = ("adapters", "functional", "models", "ops", "variants")

@@ -147,7 +147,7 @@ def test_names_that_differ_are_told_and_counted_all_the_same(place, capsys, monk
     [
         (("five.safetensors", "--data", "data"), "the model has 5, folder has 3 (grass, sky, stone)"),
         (("nowhere.safetensors", "--data", "data"), "there is no model"),
-        (("data", "--data", "data"), "is a folder without best.safetensors or last.safetensors"),
+        (("data", "--data", "data"), "is a folder without best.safetensors"),
         (("model.safetensors",), "give the data set with --data"),
         (("model.safetensors", "--data", "nowhere"), "there is no data set at"),
         (("model.safetensors", "--data", "data", "--name", "adek20"), "unknown data set 'adek20'"),

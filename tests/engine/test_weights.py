@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cacseg.engine.weights import CLASSIFIERS, find_weights, fingerprint, load_weights
+from cacseg.engine.weights import CLASSIFIERS, fingerprint, load_weights
 from cacseg.models import create_model
 
 
@@ -82,14 +82,7 @@ def test_weights_of_a_backbone_are_pointed_elsewhere(tmp_path):
         load_weights(make(), tmp_path / "backbone.pth")
 
 
-def test_the_weights_of_a_run(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"a folder without best.safetensors or last.safetensors"):
-        find_weights(tmp_path)
+def test_fingerprints_differ(tmp_path):
     (tmp_path / "last.safetensors").write_bytes(b"last")
-    assert find_weights(tmp_path).name == "last.safetensors"
     (tmp_path / "best.safetensors").write_bytes(b"best")
-    assert find_weights(tmp_path).name == "best.safetensors"
-    (tmp_path / "last.ckpt").write_bytes(b"state")
-    with pytest.raises(ValueError, match=r"last.ckpt is for resuming a run"):
-        find_weights(tmp_path / "last.ckpt")
     assert fingerprint(tmp_path / "last.safetensors") != fingerprint(tmp_path / "best.safetensors")

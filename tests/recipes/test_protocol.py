@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,20 @@ def test_a_run_on_generated_scenes_asks_for_the_name_of_other_data(tmp_path):
 def test_what_nothing_is_known_of(tmp_path):
     with pytest.raises(ValueError, match=r"nothing says what .* was trained on: give the data set with --data"):
         data_to_evaluate(tmp_path / "model.safetensors")
+
+
+def test_a_model_of_the_hub_knows_its_protocol_and_names_no_files(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    content = {"format": "cacseg model 1"}
+
+    def written(**more):
+        (tmp_path / "config.json").write_text(json.dumps({**content, **more}))
+        return data_of_run(weights)
+
+    assert written() is None
+    data = {"name": "folder", "crop": [64, 64], "val_scale": [520, 260], "window": [64, 64], "stride": [32, 32]}
+    found = written(data={**data, "root": "/etc"})
+    assert (found.root, found.val_scale, found.window, found.stride) == (None, (520, 260), (64, 64), (32, 32))
+    for wrong in ({**data, "unheard_of": 1}, {**data, "window": "large"}, [1], 5):
+        with pytest.raises(ValueError, match=r"config.json .* does not know"):
+            written(data=wrong)

@@ -16,6 +16,7 @@ from cacseg import ops
 from cacseg._checks import check_proportions, have_one_stride
 from cacseg.adapters.calls import Call, current_call, remember_in_backward, set_call
 from cacseg.adapters.neighbours import CONVOLUTION_AFTER
+from cacseg.adapters.saved import Arguments, with_conversion
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.adapters.search import tensors_in
 
@@ -37,7 +38,8 @@ class Conversion(NamedTuple):
     seam: str
     dropout: str  # "" where there was none to move
     auxiliaries: dict[str, float]  # the weight of each auxiliary classifier, by its name
-    aligned: frozenset[str] = frozenset()  # those whose logits are upsampled with align_corners=True in their loss
+    aligned: frozenset[str]  # those whose logits are upsampled with align_corners=True in their loss
+    arguments: Arguments  # that `convert` was given
 
 
 class ConvertedModel(nn.Module):
@@ -241,6 +243,8 @@ def converted_class(kind: type[ConvertedModel], original: type[nn.Module]) -> ty
         "_cacseg_labels": labels,
         "forward": forward,
     }
+    if save := getattr(original, "save_pretrained", None):
+        namespace["save_pretrained"] = with_conversion(save, is_converted)
     _classes[kind, original] = type(original.__name__, (kind, original), namespace)
     return _classes[kind, original]
 

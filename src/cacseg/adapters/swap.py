@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,7 @@ from cacseg.adapters.converted import Conversion, ConvertedModel, converted_clas
 from cacseg.adapters.mmseg import ConvertedSegmentor
 from cacseg.adapters.neighbours import aligns_corners, check_channels_after, find_dropout
 from cacseg.adapters.patches import CONVOLUTIONS
+from cacseg.adapters.saved import Arguments, load_projectors, read_conversion
 from cacseg.adapters.seam import AuxiliaryClassifier, MovedDropout, Replacement, SeamClassifier, original_of
 from cacseg.adapters.search import check_no_hooks, check_replaceable, check_unwrapped, find_by_running, get_by_name
 from cacseg.adapters.supported import AUXILIARY_WEIGHT, MMSEG, Parts, find_row, known_parts, known_parts_inside
@@ -34,6 +36,7 @@ def convert(
     seam: str | None = None,
     *,
     example: Tensor | None = None,
+    saved: str | Path | None = None,
     loss_arguments: Mapping[str, Any] | None = None,
     auxiliaries: Sequence[str] = (),
     auxiliary_weight: float | None = None,
@@ -55,6 +58,9 @@ def convert(
             architecture; for an unknown one, the last 1x1 convolution on the way to the output, found by running the
             model once and reported.
         example: images for that run; None for random ones, [1, 3, 64, 64].
+        saved: a folder, or a name on the Hugging Face Hub, that `save_pretrained` or `push_to_hub` of a converted
+            model wrote; `model` is what its library's own `from_pretrained` makes of it. Seam, arguments and
+            projectors are then those of the saved model; loss and auxiliary arguments that are given come first.
         loss_arguments: of `ContextLoss`.
         auxiliaries: the names of further convolutions that make scores, for a loss of their own (deep supervision);
             those of the architectures in docs/convert.md are known.
@@ -64,6 +70,11 @@ def convert(
             "tuned" classifier and losses have a feature where the model's own upsampling of the scores has it, with
             `align_corners=True` as without.
     """
+    told = Arguments(seam, classifier_arguments, dict(loss_arguments or {}), auxiliaries, auxiliary_weight)
+    projectors = None
+    if saved is not None:
+        told, projectors = read_conversion(saved, told)
+        seam, classifier_arguments, loss_arguments, auxiliaries, auxiliary_weight = told
     check_arguments(classifier_arguments, loss_arguments or {}, auxiliary_weight)
     check_model(model)
     row, parts = find_row(model), known_parts(model)
@@ -109,6 +120,8 @@ def convert(
     with torch.inference_mode(False):  # whose new parameters could never be trained
         classifier = SeamClassifier(replaced, dropout, ContextLoss(**of_loss), of_classifier)
     check_criterion(classifier)
+    if projectors is not None:
+        load_projectors(classifier, projectors, f"{saved}")
     report_many_parameters(name, classifier)
 
     check_auxiliaries(model, auxiliaries, name, replaced)
@@ -131,7 +144,7 @@ def convert(
     converted.__class__ = converted_class(kind, type(model))  # what may fail comes first: the model is then as it was
     for key, module in replacements.items():
         replace_module(model, model.get_submodule(key), module)
-    converted.conversion = Conversion(name, dropout_name, weights, aligned)
+    converted.conversion = Conversion(name, dropout_name, weights, aligned, told)
     return converted
 
 
@@ -139,7 +152,7 @@ def restore(model: nn.Module) -> Any:
     """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
     if not isinstance(model, ConvertedModel) or not is_converted(model):
         raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
-    seam, dropout, auxiliaries, _ = model.conversion
+    seam, dropout, auxiliaries, *_ = model.conversion
     names = [name for name in (seam, dropout, *auxiliaries) if name]
     for name in names:
         check_no_hooks(name, model.get_submodule(name))

@@ -15,6 +15,7 @@ from cacseg.cli.data import data
 from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
 from cacseg.cli.figures import figures
+from cacseg.cli.hub import hub
 from cacseg.cli.models import import_weights, models
 from cacseg.cli.predict import predict
 from cacseg.cli.report import report
@@ -56,6 +57,7 @@ app.command("eval")(evaluate)
 app.command()(predict)
 app.command()(figures)
 app.command()(report)
+app.command()(hub)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
 

@@ -83,7 +83,7 @@ def _evaluate(folder: Path, runs: Sequence[Path], images: int) -> list[Evaluatio
     from cacseg.engine.device import choose_device
     from cacseg.engine.evaluate import evaluate
     from cacseg.engine.inference import Inference, segment
-    from cacseg.engine.weights import find_weights
+    from cacseg.models.saved import find_weights
     from cacseg.recipes.demo import SIZE
     from cacseg.reports.pictures import comparison_sheet
     from cacseg.reports.tables import percent

@@ -64,8 +64,8 @@ def evaluate(
     from cacseg.engine.device import process_group
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
-    from cacseg.engine.weights import find_weights
     from cacseg.metrics import scores
+    from cacseg.models.saved import find_weights
     from cacseg.recipes.protocol import data_to_evaluate, open_split
     from cacseg.reports import write
     from cacseg.reports.tables import as_json as to_json

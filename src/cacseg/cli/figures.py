@@ -62,7 +62,7 @@ def figures(
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.features import adapts
     from cacseg.engine.inference import Inference
-    from cacseg.engine.weights import find_weights
+    from cacseg.models.saved import find_weights
     from cacseg.recipes.protocol import data_to_evaluate, open_split
     from cacseg.reports.write_figures import Shown, class_number, main_run, write_figures
 

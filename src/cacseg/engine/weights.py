@@ -1,4 +1,4 @@
-"""Weights of trained models: found in files and runs, and loaded into another model."""
+"""Weights of trained models, loaded into another model."""
 
 from __future__ import annotations
 
@@ -7,26 +7,11 @@ from typing import Any
 
 from cacseg.designs import DESIGNS
 from cacseg.models import SegmentationModel
+from cacseg.models.saved import find_weights as find_weights
 from cacseg.models.saved import read_model_file
 from cacseg.presets import fill_preset
 
 CLASSIFIERS = ("classifier.", "auxiliary.classifier.")
-BEST, LAST = "best.safetensors", "last.safetensors"
-
-
-def find_weights(path: str | Path) -> Path:
-    """The file itself; in a run's folder its best model, or the last where there is no best yet."""
-    path = Path(path).expanduser()
-    if path.is_dir():
-        for name in (BEST, LAST):
-            if (path / name).is_file():
-                return path / name
-        raise FileNotFoundError(f"{path} is a folder without {BEST} or {LAST}. Give the folder of a run, or a file.")
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no model {path}. Give a .safetensors, or the folder of a run.")
-    if path.suffix == ".ckpt":
-        raise ValueError(f"{path} is for resuming a run. Give the run's folder, or a .safetensors in it.")
-    return path
 
 
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:

@@ -25,6 +25,7 @@ from cacseg._version import __version__
 from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
 
 FORMAT = "cacseg model 1"  # of a saved model
+NAMES = ("format", "cacseg_version", "model")  # in its description; all else is JSON
 
 # What training frameworks leave beside the weights (histories, configurations, scores) is read as empty
 # placeholders; whatever else a pickle asks for is refused.
@@ -188,7 +189,7 @@ def describe(arguments: Mapping[str, Any], class_names: Any, palette: Any) -> di
     described = {key: json.dumps(value, default=_as_list) for key, value in facts.items()}
     names, colours = json.loads(described["class_names"]), json.loads(described["palette"])
     check_classes(names, colours, arguments["num_classes"], "the model")
-    return {"format": FORMAT, "cacseg_version": __version__, "model": arguments["name"], **described}
+    return {**dict(zip(NAMES, (FORMAT, __version__, arguments["name"]), strict=True)), **described}
 
 
 def preset_values(arguments: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -21,6 +21,7 @@ from cacseg.losses import ContextLoss
 from cacseg.models.backbones import Backbone
 from cacseg.models.files import describe, write_tensors
 from cacseg.models.heads import FCN, OCRNet
+from cacseg.models.hub import HubModel
 from cacseg.models.layers import crop, crop_to_stride, resize
 from cacseg.presets import DEFAULT, fill_preset
 
@@ -51,7 +52,7 @@ class AuxiliaryHead(nn.Module):
         return self.classifier(self.head(pyramid))
 
 
-class SegmentationModel(nn.Module):
+class SegmentationModel(nn.Module, HubModel):
     """`model(images)` gives logits at the images' size; `model.loss(images, labels)` the named training losses.
 
     Images are [b, c, H, W] of any size, normalised with `mean` and `std` by the caller. Labels are [b, H, W].
@@ -204,11 +205,14 @@ class SegmentationModel(nn.Module):
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """One safetensors file with weights and description, written whole or not at all: `cacseg.load(path)`."""
+        write_tensors(path, self.state_dict(), self.describe(), overwrite=overwrite)
+
+    def describe(self) -> dict[str, str]:
+        """What a saved model says of itself, as JSON: arguments, class names, palette."""
         arguments = dict(self.arguments)
         if arguments:  # what may have been changed since the model was created
             arguments |= {"mean": self.mean, "std": self.std, "auxiliary_weight": self.auxiliary_weight}
-        metadata = describe(arguments, self.class_names, self.palette)
-        write_tensors(path, self.state_dict(), metadata, overwrite=overwrite)
+        return describe(arguments, self.class_names, self.palette)
 
     def predict(self, images: Any, **options: Any) -> Any:
         """The `Result` of an image (a path, a PIL image, an array, a tensor), or a list of results of a list of them.

@@ -1,23 +1,46 @@
-"""A whole model in one safetensors file that needs no other knowledge to be loaded."""
+"""A whole model in one safetensors file that needs no other knowledge to be loaded, and where that file is."""
 
 from __future__ import annotations
 
 import inspect
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cacseg._hub import CONFIG, HubOptions, download, is_hub_name
 from cacseg._version import __version__
 from cacseg.models.files import FORMAT, TensorFile, check_classes, keep_preset, read_tensors
 from cacseg.models.model import SegmentationModel
 from cacseg.models.zoo import create_model
 
+BEST, LAST = "best.safetensors", "last.safetensors"  # in the folder of a run
+MODEL = "model.safetensors"  # in the folder of save_pretrained
 
-def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationModel:
-    """The model that `model.save(path)` wrote, with its class names and palette, in evaluation mode."""
+
+def load(
+    source: str | Path,
+    device: str | torch.device = "cpu",
+    *,
+    revision: str | None = None,
+    cache_dir: str | Path | None = None,
+    token: str | bool | None = None,
+    local_files_only: bool = False,
+    force_download: bool = False,
+) -> SegmentationModel:
+    """A saved model, with its class names and palette, in evaluation mode.
+
+        load("model.safetensors")        a file of model.save
+        load("runs/mine")                the folder of a run: its best model, or the last where there is no best yet
+        load("folder")                   a folder of model.save_pretrained
+        load("owner/name")               a name on the Hugging Face Hub, where no such path is here
+
+    The other arguments are those of huggingface_hub, for names on the Hub alone.
+    """
+    path = find_weights(source, HubOptions(revision, cache_dir, token, local_files_only, force_download))
     file, arguments = read_model_file(path)
     try:
         model = create_model(**keep_preset(arguments, _read_json(file, "preset_values", path)))
@@ -39,6 +62,43 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationMo
     return model.to(device).eval()
 
 
+def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
+    """The file that `load` reads: itself, one in a folder, or one on the Hub, downloaded."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        for name in (BEST, LAST, MODEL):
+            if (path / name).is_file():
+                return path / name
+        raise FileNotFoundError(
+            f"{path} is a folder without {BEST}, {LAST} or {MODEL}. Give the folder of a run or of save_pretrained, or "
+            "a file."
+        )
+    if not path.exists() and is_hub_name(source):
+        return _download_model(str(source), hub)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"there is no model {path}. Give a .safetensors, the folder of a run or of save_pretrained, or a name on "
+            "the Hugging Face Hub, owner/name."
+        )
+    if path.suffix == ".ckpt":
+        raise ValueError(f"{path} is for resuming a run. Give the run's folder, or a .safetensors in it.")
+    return path
+
+
+def _download_model(name: str, hub: HubOptions | None) -> Path:
+    """config.json first: it is small, and says whether the model is ours."""
+    config, content = download(name, CONFIG, hub), None
+    with suppress(ValueError):  # no JSON, or no UTF-8
+        content = json.loads(config.read_bytes())
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise ValueError(
+            f"{name} on the Hub is not a model of cacseg: the format in its {CONFIG} must be {FORMAT!r}; got "
+            f"{found!r}. A model of another library: load it there, and pass it to cacseg.convert."
+        )
+    return download(name, MODEL, hub)
+
+
 def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
     try:
         return json.loads(file.metadata.get(key, "null"))
@@ -54,7 +114,8 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
         raise ValueError(
             f"{path} is not a model saved by model.save (format {FORMAT!r}): it has {found}. For checkpoints of the "
             "authors or of mmsegmentation use `cacseg import-weights`, for weights of a backbone "
-            "create_model(..., backbone_weights=PATH), in a recipe model.backbone_weights."
+            "create_model(..., backbone_weights=PATH), in a recipe model.backbone_weights, and for a converted model "
+            "cacseg.convert(..., saved=FOLDER)."
         )
     arguments = _read_json(file, "arguments", path)
     # A file must not be able to start a download, to read other files or to claim sizes that it does not hold.

@@ -10,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.models.heads import OCRNet
+from cacseg.models.model import SegmentationModel
 from cacseg.models.zoo import create_model
 
 
@@ -34,10 +35,14 @@ def summarise(
         model = create_model(name, num_classes, classifier, backbone=backbone).eval()
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(torch.empty(1, 3, *size))
-    # Inference reads no oracle projector; OCRNet's auxiliary head is its first stage and stays.
+    return Summary(*count_parameters(model), counter.get_total_flops())
+
+
+def count_parameters(model: SegmentationModel) -> tuple[int, int]:
+    """While training, and deployed: inference reads no oracle projector and no auxiliary head but OCRNet's."""
     oracle = model.classifier.oracle_projector if isinstance(model.classifier, ContextAwareClassifier) else None
     unread = _count(oracle) + (0 if isinstance(model.head, OCRNet) else _count(model.auxiliary))
-    return Summary(_count(model), _count(model) - unread, counter.get_total_flops())
+    return _count(model), _count(model) - unread
 
 
 def _count(module: nn.Module | None) -> int:

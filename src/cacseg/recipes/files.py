@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 from cacseg._files import write_file
 from cacseg._version import __version__
+from cacseg.models.files import FORMAT as MODEL_FORMAT
 from cacseg.models.files import keep_preset, preset_values
 from cacseg.recipes.config import Config, change, flat, validated
 
 CONFIG = "config.json"
+FORMAT = "cacseg run 1"
 
 # Settings whose "auto" is decided when a run starts. The decision stands in config.json.
 DECIDED = ("data.resident", "training.graph", "training.batch")
@@ -49,7 +51,7 @@ class SavedConfig(NamedTuple):
 
 def write_config(folder: Path, recipe: str, config: Config, model_arguments: Mapping[str, Any]) -> None:
     content = {
-        "format": "cacseg run 1",
+        "format": FORMAT,
         "cacseg_version": __version__,
         "recipe": recipe,
         "config": config.model_dump(mode="json"),
@@ -65,14 +67,22 @@ def read_config(path: str | Path) -> SavedConfig:
     file = path / CONFIG if path.is_dir() else path
     try:
         content = json.loads(file.read_text())
-        if content.get("format") != "cacseg run 1":
-            raise ValueError(f"its format is {content.get('format')!r}, not 'cacseg run 1'")
+        if content.get("format") != FORMAT:
+            raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT!r}")
         arguments = keep_preset(content["model_arguments"], content.get("preset_values"))
         return SavedConfig(content["recipe"], validated(content["config"]), arguments)
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is no configuration of a run ({error}).") from error
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder has a configuration that is not of a saved model, which `save_pretrained` writes."""
+    try:
+        return bool(json.loads((folder / CONFIG).read_text())["format"] != MODEL_FORMAT)
+    except (OSError, ValueError, KeyError, TypeError):
+        return (folder / CONFIG).is_file()  # `read_config` says what is wrong with it
 
 
 def read_recipe(path: str | Path) -> tuple[str, Config]:

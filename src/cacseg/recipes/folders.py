@@ -14,7 +14,7 @@ import pandas as pd
 from cacseg.engine.inference import Inference, Scale, Tiling
 from cacseg.engine.log import METRICS
 from cacseg.engine.scores import Scores, scores_of_evaluation
-from cacseg.engine.weights import BEST, LAST
+from cacseg.models.saved import BEST, LAST
 from cacseg.recipes.compare import FILE, SCORES, describe
 from cacseg.recipes.config import Config, DataConfig, flat
 from cacseg.recipes.files import CONFIG, read_config

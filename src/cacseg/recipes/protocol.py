@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.recipes.config import DataConfig
-from cacseg.recipes.files import CONFIG, read_config
+from cacseg.recipes.files import CONFIG, is_run, read_config
 from cacseg.recipes.named import PAPER_DATA
 
 
 def data_of_run(weights: Path) -> DataConfig | None:
-    """The data section of the configuration beside a file of weights; None where there is none."""
-    return read_config(weights.parent).config.data if (weights.parent / CONFIG).is_file() else None
+    """The data section of the configuration beside a file of weights; None where there is none.
+
+    That of a model on the Hub names no root, and none is taken from it: the file may be anybody's.
+    """
+    file = weights.parent / CONFIG
+    if is_run(weights.parent):
+        return read_config(file).config.data
+    stated = json.loads(file.read_text()).get("data") if file.is_file() else None
+    try:
+        return None if stated is None else DataConfig.model_validate({**stated, "root": None})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file} describes its data in a way that this version does not know: {stated}.") from error
 
 
 def data_to_evaluate(
