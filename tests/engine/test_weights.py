@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from cacseg.engine.weights import CLASSIFIERS, fingerprint, load_weights
+from cacseg.engine.weights import CLASSIFIERS, load_weights
 from cacseg.models import create_model
+from cacseg.runtime.inputs import fingerprint
 
 
 def make(num_classes=3, classifier="context", seed=0, backbone="test_resnet", **arguments):

@@ -36,7 +36,7 @@ def app(
     """
     import cacseg
     from cacseg.engine.device import choose_device
-    from cacseg.engine.weights import find_weights
+    from cacseg.models.saved import find_weights
     from cacseg.recipes.protocol import data_of_run
 
     try:

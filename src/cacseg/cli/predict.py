@@ -76,7 +76,7 @@ def predict(
             raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)
     else:
-        from cacseg.engine.weights import find_weights
+        from cacseg.models.saved import find_weights
         from cacseg.recipes.protocol import data_of_run
 
         weights = find_weights(model)

@@ -7,7 +7,6 @@ from typing import Any
 
 from cacseg.designs import DESIGNS
 from cacseg.models import SegmentationModel
-from cacseg.models.saved import find_weights as find_weights
 from cacseg.models.saved import read_model_file
 from cacseg.presets import fill_preset
 
