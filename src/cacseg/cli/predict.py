@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import fail, progress_bar, say, typer
+from cacseg.cli._console import fail, note, progress_bar, say, typer
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cacseg.runtime.folder import SaveOptions, Summary
     from cacseg.runtime.inputs import Input, Journal
+
+LARGE = 100_000_000  # pixels of a file that is decoded whole
 
 
 def predict(
@@ -66,6 +68,7 @@ def predict(
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
     """
     from cacseg.predictor import Predictor
+    from cacseg.runtime.decode import count_pixels
     from cacseg.runtime.folder import SaveOptions, Summary, predict_files
     from cacseg.runtime.inputs import Journal, find_images, fingerprint
 
@@ -91,6 +94,9 @@ def predict(
     with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
         others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
+        for item in others if tile else ():
+            if (pixels := count_pixels(item.path)) > LARGE:
+                note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.")
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
 
         def update(done: int, failed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +54,17 @@ def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
         picture = picture.convert("RGBA")
         return np.ascontiguousarray(np.asarray(picture)[..., :3])
     return np.array(picture.convert("RGB"))
+
+
+def count_pixels(path: Path) -> int:
+    """By the header; 0 where it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(path, formats=IMAGE_FORMATS) as picture:
+                return picture.width * picture.height
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return 0
 
 
 def check_pixels(content: bytes, where: str, limit: int) -> None:
