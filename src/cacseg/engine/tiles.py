@@ -217,27 +217,24 @@ class TiledImage:
     def _blend(self, tiles: dict[tuple[int, int], Tensor], row: int, column: int) -> Iterator[Part]:
         (top, bottom), (left, right) = self.rows.finished(row), self.columns.finished(column)
         for first in range(top, bottom, ROWS):
-            last = min(first + ROWS, bottom)
-            total: Tensor | None = None
-            for (tile_row, tile_column), logits in tiles.items():
-                pixels = [
-                    torch.arange(start, end, device=logits.device, dtype=torch.float32) + 0.5
-                    for start, end in ((first, last), (left, right))
-                ]
-                shares = self.rows.weights(tile_row, pixels[0])[:, None] * self.columns.weights(tile_column, pixels[1])
-                if not bool(shares.any()):
-                    continue
-                cells = [
-                    self._cells(axis, index, length, places)
-                    for axis, index, length, places in (
-                        (self.rows, tile_row, logits.shape[1], pixels[0]),
-                        (self.columns, tile_column, logits.shape[2], pixels[1]),
-                    )
-                ]
-                found = shares * _sample(_sample(logits, cells[0], 1), cells[1], 2)
-                total = found if total is None else total.add_(found)
-            assert total is not None
-            yield Part(Box(first, left, last, right), total)
+            box = Box(first, left, min(first + ROWS, bottom), right)
+            own = tiles[row, column]
+            total = own.new_zeros((own.shape[0], box.bottom - box.top, box.right - box.left))
+            for place, logits in tiles.items():
+                vertical, shares, cells = self._overlap(self.rows, place[0], logits.shape[1], box.top, box.bottom)
+                horizontal, more, others = self._overlap(self.columns, place[1], logits.shape[2], box.left, box.right)
+                if len(shares) and len(more):
+                    found = _sample(_sample(logits, cells.to(logits.device), 1), others.to(logits.device), 2)
+                    total[:, vertical, horizontal] += found * (shares[:, None] * more).to(logits.device)
+            yield Part(box, total)
+
+    def _overlap(self, axis: Axis, index: int, length: int, start: int, end: int) -> tuple[slice, Tensor, Tensor]:
+        """Where a tile has a share in the pixels from start to end, its shares there, and its features' places."""
+        pixels = torch.arange(start, end, dtype=torch.float32) + 0.5
+        shares = axis.weights(index, pixels)
+        kept = shares.nonzero().flatten().tolist()
+        where = slice(kept[0], kept[-1] + 1) if kept else slice(0, 0)
+        return where, shares[where], self._cells(axis, index, length, pixels[where])
 
     def _cells(self, axis: Axis, index: int, length: int, places: Tensor) -> Tensor:
         """Where pixels lie among the features of a tile, of which only the last `length` may be there.
