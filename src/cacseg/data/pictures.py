@@ -16,17 +16,19 @@ from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Colour
 
-# Okabe and Ito's blue, orange and violet: of changed predictions.
-BETTER, WORSE, NEITHER, SAME = (0, 114, 178), (230, 159, 0), (204, 121, 167), (225, 225, 225)
+# Okabe and Ito's blue, orange and violet.
+BETTER, WORSE, NEITHER = (0, 114, 178), (230, 159, 0), (204, 121, 167)
+CHANGES = {"became right": BETTER, "became wrong": WORSE, "changed, wrong before and after": NEITHER}
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
+Labels = npt.NDArray[np.uint8]  # [H, W]
 
 
-def colour(labels: npt.NDArray[np.uint8], palette: Sequence[Colour]) -> Picture:
+def colour(labels: Labels, palette: Sequence[Colour]) -> Picture:
     """[H, W] -> [H, W, 3]: each label in its colour; values outside of the palette (ignored ones) are black."""
     return _table(palette)[labels]
 
 
-def overlay(image: Picture, labels: npt.NDArray[np.uint8], palette: Sequence[Colour], opacity: float = 0.5) -> Picture:
+def overlay(image: Picture, labels: Labels, palette: Sequence[Colour], opacity: float = 0.5) -> Picture:
     """The image with its labels' colours over it; where the label is outside of the palette, the image alone."""
     if image.shape[:2] != labels.shape:
         raise ValueError(f"image and labels must have one size; got {image.shape[:2]} and {labels.shape}.")
@@ -36,14 +38,12 @@ def overlay(image: Picture, labels: npt.NDArray[np.uint8], palette: Sequence[Col
     return np.where((labels < len(palette))[..., None], mixed, image).astype(np.uint8, copy=False)
 
 
-def save_index_png(
-    path: str | Path, labels: npt.NDArray[np.uint8], palette: Sequence[Colour], *, overwrite: bool = False
-) -> None:
+def save_index_png(path: str | Path, labels: Labels, palette: Sequence[Colour], *, overwrite: bool = False) -> None:
     """Writes an index PNG (see `index_png`), atomically."""
     write_file(path, index_png(labels, palette), overwrite=overwrite)
 
 
-def index_png(labels: npt.NDArray[np.uint8], palette: Sequence[Colour]) -> bytes:
+def index_png(labels: Labels, palette: Sequence[Colour]) -> bytes:
     """A PNG whose pixel values are the labels and which shows as their colours."""
     if labels.dtype != np.uint8 or labels.ndim != 2:
         raise TypeError(f"labels must be uint8 [H, W]; got {labels.dtype} {labels.shape}.")
@@ -103,26 +103,30 @@ def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Pictu
     return picture
 
 
-def draw_changes(
-    before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], ignore_index: int
-) -> Picture:
-    """Where two predictions differ: blue where the second is right, orange where the first was, violet where neither.
+def compare_masks(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where `after` differs from `before`, by what became of it (the keys of CHANGES)."""
+    changed = (before != after) & (labels != ignore_index)
+    right = changed & (after == labels)
+    wrong = changed & (before == labels)
+    return dict(zip(CHANGES, (right, wrong, changed & ~right & ~wrong), strict=True))
 
-    What is the same is light, and what is ignored is black.
-    """
-    picture = np.empty((*labels.shape, 3), np.uint8)
-    picture[:] = SAME
-    picture[before != after] = NEITHER
-    picture[(before != after) & (after == labels)] = BETTER
-    picture[(before != after) & (before == labels)] = WORSE
-    picture[labels == ignore_index] = 0
+
+def draw_changes(image: Picture, before: Labels, after: Labels, labels: Labels, ignore_index: int) -> Picture:
+    """The image in pale grey with its changed pixels in colour; striped where both are wrong."""
+    grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), labels.shape[::-1], interpolation=cv2.INTER_AREA)
+    picture = np.repeat((150 + grey // 3)[..., None], 3, axis=2).astype(np.uint8)
+    rows, columns = np.indices(labels.shape)
+    for title, where in compare_masks(before, after, labels, ignore_index).items():
+        picture[where] = CHANGES[title]
+        if CHANGES[title] == NEITHER:
+            picture[where & ((rows + columns) % 6 < 2)] = (60, 60, 60)
     return picture
 
 
 def draw_strip(
     image: Picture,
-    labels: npt.NDArray[np.uint8],
-    answers: Mapping[str, npt.NDArray[np.uint8]],
+    labels: Labels,
+    answers: Mapping[str, Labels],
     palette: Sequence[Colour],
     ignore_index: int = IGNORE,
 ) -> Picture:
@@ -131,7 +135,7 @@ def draw_strip(
     titles = ["input", "truth", *answers]
     if len(answers) == 2:
         before, after = answers.values()
-        pictures.append(draw_changes(before, after, labels, ignore_index))
+        pictures.append(draw_changes(image, before, after, labels, ignore_index))
         titles.append("blue: better, orange: worse")
     return contact_sheet([pictures], titles=titles)
 
@@ -145,6 +149,18 @@ def text_picture(
     for place, line in enumerate(textwrap.wrap(text, max(1, (width - 8) // 7))[: max(1, (height - 6) // 15)]):
         _write(picture, line, 4, 15 * (place + 1), ink)
     return picture
+
+
+def distinct(palette: Sequence[Colour]) -> list[Colour]:
+    """The colours with the least change of blue that makes each unique, and none black, which ignored pixels are.
+
+    A pixel's colour then tells its class; the eye sees no difference.
+    """
+    found: dict[Colour, None] = {(0, 0, 0): None}
+    for red, green, blue in palette:
+        nearest = sorted(range(256), key=lambda other: abs(other - blue))
+        found[next(one for other in nearest if (one := (red, green, other)) not in found)] = None
+    return list(found)[1:]
 
 
 def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
