@@ -53,6 +53,7 @@ def large_page():
     seen = examine([subject], data, images=0, device=torch.device("cpu"), evaluations={"run": found})
     iou = torch.rand(CLASSES, generator=generator).tolist()
     scored = scores("context", iou=iou, labelled=[1000] * CLASSES, plain=iou, oracle=iou, train=True)
+    scored["splits"]["val"]["images"] = IMAGES
     for name, one in found.counts.items():
         scored["splits"]["val"]["outputs"][name]["confusion"] = one.tolist()
     numbers = np.random.default_rng(0)

@@ -217,9 +217,12 @@ def test_nothing_is_wider_than_the_page(page, url, screenshot, width, scheme):
     page.locator("#result").wait_for()
     screenshot(f"app_{scheme}_{width}", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    sliders = [page.locator(one).bounding_box()["width"] for one in ("#split", "#opacity")]
-    assert sliders[0] > 0.75 * width if width < 500 else sliders[0] > 500
-    assert sliders[1] >= 90  # wide enough for a finger
+    choose(page, "tall.png", encode(noise(400, 80)))
+    shows(page, "tall.png")
+    boxes = [page.locator(one).bounding_box() for one in ("#picture", "#split")]
+    assert boxes[0]["width"] < 0.5 * width
+    for key in ("x", "width"):  # the slider is as wide as what it divides
+        assert boxes[1][key] == pytest.approx(boxes[0][key], abs=1)
 
 
 def test_a_plain_model_is_compared_with_its_input(page):

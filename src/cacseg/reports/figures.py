@@ -21,7 +21,7 @@ MARKERS = "osD^vP"
 MOST_CLUSTERS = len(COLOURS)
 DPI = 150
 ABSENT = "0.88"
-PANEL, APART = np.array([6.0, 4.1]), 0.27  # inches: about the size of t-SNE's panel, the least distance of two rows
+PANEL, APART = np.array([6.0, 4.1]), 0.32  # inches: about the size of t-SNE's panel, the least distance of two rows
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.uint8]
 
@@ -109,7 +109,7 @@ def spread(places: Array, least: float) -> Array:
         missing = np.maximum(1.01 * least - lengths, 0.0) * (1.0 - np.eye(len(found)))
         if missing.max() < 0.01 * least:
             break
-        found = found + 0.5 * (gaps * (missing / lengths)[..., None]).sum(1)
+        found = found + 0.1 * (gaps * (missing / lengths)[..., None]).sum(1)
     return np.asarray(found, np.float32)
 
 
