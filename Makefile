@@ -62,8 +62,8 @@ bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
 tables: $(SETUP)  ## write the measured tables of README and docs anew
 	$(BIN)/python tools/tables.py
 
-pictures: $(SETUP)  ## make the pictures of README and docs anew: RUNS=a comparison on CamVid, DATA=CamVid
-	$(BIN)/python tools/pictures.py $(RUNS) --data $(DATA)
+pictures: $(SETUP)  ## make the pictures of README and docs anew: COMPARISON, RUN and DATA are of CamVid
+	$(BIN)/python tools/pictures.py $(COMPARISON) $(RUN) --data $(DATA)
 
 format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff format .

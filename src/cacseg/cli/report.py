@@ -92,17 +92,14 @@ def write_page(
     found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
     check_output(path)
     found = found._replace(notes=[*([remark] if remark else []), *found.notes])
-    missing = "none were asked for."
     if images > 0:
         try:
             found = found._replace(examination=_examine(runs, images, root, device, batch, workers, evaluations))
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             if root is not None:  # the user said where the data are
                 raise
-            missing = str(error)
-            note(f"no images: {missing}")
-    if found.examination is None:
-        found = found._replace(notes=[*found.notes, f"There are no images: {missing}"])
+            note(f"no images: {error}")
+            found = found._replace(notes=[*found.notes, f"There are no images: {error}"])
     return _write(path, found, runs)
 
 

@@ -163,10 +163,11 @@ def _is_cell(rows: pd.DataFrame, cell: tuple[Any, ...]) -> pd.Series:
 def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
     """Sentences and tables of several arms."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
+    tables = []
     for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
-        parts.append(f"<h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}")
+        tables.append(f"<div><h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}</div>")
     words = " ".join(EXPLAINED) if paired else UNPAIRED
-    return "".join(parts) + f"<p>{text(words)}</p>"
+    return f'{"".join(parts)}<div class="tables">{"".join(tables)}</div><p>{text(words)}</p>'
 
 
 def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[str], titled: bool) -> str:

@@ -124,6 +124,8 @@ def examine(
             strips.append(Strip(part.image_name(place), _cells(sample, of_image, results, palette, part.ignore_index)))
         groups[title] = strips
     classes = {name: palette[k] for k, name in enumerate(part.class_names) if k in occurring}
+    if max(occurring) >= len(palette):
+        classes["ignored"] = (0, 0, 0)
     return Examination(groups, classes, len(part), len(data), f"{data.name} {data.split}")
 
 
