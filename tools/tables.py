@@ -29,6 +29,13 @@ DATA = {"camvid": "CamVid", "msrc21": "MSRC-21", "cityscapes_small": "Cityscapes
 MODELS = {"upernet on mobilenetv2_100": "UPerNet-MobileNetV2", "upernet": "UPerNet-MobileNetV2"}
 TITLES = {"overlap": "plain, soft Jaccard", "unadapted": "`tuned`, one classifier for all"}
 ARMS = ("plain", "overlap", "paper", "released", "unadapted", "tuned")
+HEADS = {
+    "deeplabv3plus": "DeepLabV3+, 512 channels",
+    "fcn": "FCN, 512",
+    "upernet": "UPerNet, 512",
+    "upernet_256": "UPerNet, 256",
+    "upernet_128": "UPerNet, 128",
+}
 OURS = "plain, upsampled_cross_entropy"
 
 
@@ -199,6 +206,38 @@ def blocks() -> list[str]:
     return markdown_table(["stride, dilated blocks", "mIoU", "correlation"], rows)
 
 
+def heads() -> list[str]:
+    """Time beside the first head's, of runs that shared one GPU."""
+    rows = pd.read_csv(RECORDS / "heads.csv")
+    shown = rows.pivot_table(index="arm", columns="data", values=["mean_iou", "peak_mib", "seconds"], sort=False)
+    seconds = shown["seconds"] / shown["seconds"].loc["deeplabv3plus"]
+    found = []
+    for arm, title in HEADS.items():
+        mious = [f"{shown['mean_iou', data][arm]:.1f}" for data in ("camvid", "msrc21")]
+        memory = f"{shown['peak_mib', 'camvid'][arm] / 1024:.1f} GiB"
+        found.append([title, *mious, f"{seconds['camvid'][arm]:.2f}x", memory])
+    return markdown_table(["head on MobileNetV2", "CamVid", "MSRC-21", "time", "GPU memory"], found)
+
+
+def jobs() -> list[str]:
+    """Images a second of whole jobs, on the machines where they were measured."""
+    found = []
+    for name, place in (("h200", "H200, bfloat16"),):
+        for kind in ("train", "predict"):
+            for row, rate in timed(f"{name}_{kind}")["rows"].items():
+                found.append([f"{kind}, {place}: {row}", f"{rate['images_per_second']:.3g}", f"{rate['ratio']:.2f}x"])
+    return markdown_table(["", "images a second", ""], found)
+
+
+def dilated_times() -> list[str]:
+    rows = []
+    for entry in timed("h200_dilated_time"):
+        first, every = (entry["rows"][name] for name in ("first", "all"))
+        times = f"{first['time_ms']:.1f} ms", f"{every['time_ms']:.1f} ms, {every['time_ratio']:.2f}x"
+        rows.append([entry["precision"], *times])
+    return markdown_table(["", '"first"', '"all"'], rows)
+
+
 Table = Callable[[], list[str]]
 PAGES: dict[str, dict[str, Table]] = {
     "README.md": {"gains": readme_table, "steps": step_times, "costs": readme_costs},
@@ -209,8 +248,9 @@ PAGES: dict[str, dict[str, Table]] = {
         "classes": class_table,
         "adapting": adapting_table,
     },
-    "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times},
-    "docs/models.md": {"blocks": blocks},
+    "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
+    "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
+    "docs/training.md": {"heads": heads},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
 

@@ -12,27 +12,49 @@ model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cac
 losses = model.loss(images, labels)
 model.save("model.safetensors")
 model = cacseg.load("model.safetensors")
+result = model.predict("photo.jpg")                      # result.mask, result.classes, result.overlay(), ...
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cacseg import functional, ops, variants
 from cacseg._torchvision import install_hook
 from cacseg._version import __version__ as __version__
-from cacseg.classifier import ContextAwareClassifier
-from cacseg.losses import ContextLoss
-from cacseg.ops import overlap_loss, upsampled_cross_entropy
-from cacseg.outputs import ContextLogits
 
 if TYPE_CHECKING:
+    from cacseg import functional, ops, variants
     from cacseg.adapters import convert, restore
+    from cacseg.classifier import ContextAwareClassifier
+    from cacseg.losses import ContextLoss
     from cacseg.models import create_model, load
+    from cacseg.ops import overlap_loss, upsampled_cross_entropy
+    from cacseg.outputs import ContextLogits
+    from cacseg.predictor import Predictor
+
+# Found on first use: few programs need all of them, and what runs an exported model has no torch.
+_MODULES = {
+    "ContextAwareClassifier": "classifier",
+    "ContextLogits": "outputs",
+    "ContextLoss": "losses",
+    "Predictor": "predictor",
+    "convert": "adapters",
+    "create_model": "models",
+    "load": "models",
+    "overlap_loss": "ops",
+    "restore": "adapters",
+    "upsampled_cross_entropy": "ops",
+}
+NEEDED_BY = {
+    **dict.fromkeys(("timm", "safetensors", "torchvision"), "cacseg[models]"),
+    **dict.fromkeys(("numpy", "PIL", "pydantic"), "cacseg[train]"),
+}
+_PACKAGES = ("adapters", "functional", "models", "ops", "variants")
 
 __all__ = [
     "ContextAwareClassifier",
     "ContextLogits",
     "ContextLoss",
+    "Predictor",
     "convert",
     "create_model",
     "functional",
@@ -46,22 +68,18 @@ __all__ = [
 
 install_hook()  # before timm or another library imports torchvision
 
-# Found on first use: models import timm, and few programs need both.
-_PACKAGES = {"adapters": ("adapters", "convert", "restore"), "models": ("create_model", "load", "models")}
-
 
 def __getattr__(name: str) -> Any:
-    package = next((one for one, names in _PACKAGES.items() if name in names), None)
-    if package is None:
+    if name not in _MODULES and name not in _PACKAGES:
         raise AttributeError(f"module 'cacseg' has no attribute {name!r}")
     try:
-        found = import_module(f"cacseg.{package}")
+        found = import_module(f"cacseg.{_MODULES.get(name, name)}")
     except ModuleNotFoundError as error:
-        if error.name not in ("timm", "safetensors", "torchvision"):
+        if error.name not in NEEDED_BY:
             raise
-        message = f"cacseg.{name} needs {error.name}, which is not installed: pip install 'cacseg[models]'"
+        message = f"cacseg.{name} needs {error.name}, which is not installed: pip install '{NEEDED_BY[error.name]}'"
         raise ModuleNotFoundError(message, name=error.name) from error
-    return found if name == package else getattr(found, name)
+    return found if name in _PACKAGES else getattr(found, name)
 
 
 def __dir__() -> list[str]:

@@ -6,10 +6,10 @@ from torch.nn import functional as F
 from app_server import bad_uploads, encode, noise, predictor
 from cacseg.app import predict as module
 from cacseg.app.predict import read_image, shrink
-from cacseg.data.decode import decode_image
 from cacseg.data.transforms import normalise
 from cacseg.engine.inference import Inference, collate, networks_of, predict_each, segment, view_image
 from cacseg.models import create_model
+from cacseg.runtime.decode import decode_image
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 import data_trees as trees
 from cacseg.data import open_data, start_worker
-from cacseg.data.files import open_files
+from cacseg.runtime.files import open_files
 
 
 def test_a_zip_is_as_its_folder(tmp_path):

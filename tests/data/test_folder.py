@@ -11,7 +11,8 @@ from PIL import Image
 
 import data_trees as trees
 from cacseg.data import open_data
-from cacseg.data.class_list import distinct_colours, parse_classes
+from cacseg.data.class_list import parse_classes
+from cacseg.runtime.colours import distinct_colours
 
 CLASSES = "road 128 64 128\ncar 0 0 142\nsky 70 130 180\n"
 COLOURS = np.array([[128, 64, 128], [0, 0, 142], [70, 130, 180]], np.uint8)

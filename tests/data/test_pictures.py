@@ -10,15 +10,13 @@ from cacseg.data.pictures import (
     BETTER,
     NEITHER,
     WORSE,
-    colour,
     contact_sheet,
-    distinct,
     draw_changes,
     legend,
-    overlay,
-    save_index_png,
     save_picture,
+    unique_colours,
 )
+from cacseg.runtime.colours import colour, overlay, save_index_png
 
 PALETTE = ((10, 20, 30), (200, 100, 0))
 LABELS = np.array([[0, 1], [1, 255]], np.uint8)
@@ -116,9 +114,9 @@ def test_changed_pixels_by_what_became_of_them():
     assert np.array_equal(larger[0], found)
 
 
-def test_distinct_colours_are_near_those_that_were_given():
+def test_unique_colours_are_near_those_that_were_given():
     palette = [(0, 0, 0), (9, 9, 255), (9, 9, 255), (9, 9, 254), (7, 7, 7), *[(1, 2, 3)] * 200]
-    found = distinct(palette)
+    found = unique_colours(palette)
     assert len({(0, 0, 0), *found}) == 1 + len(palette)
     assert found[4] == (7, 7, 7)
     for before, after in zip(palette[:5], found[:5], strict=True):

@@ -15,6 +15,7 @@ from cacseg.recipes.protocol import open_split
 SMALL = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
+    "model.head_channels": 512,
     "data.crop": [32, 32],
     "schedule.steps": 2,
     "schedule.warmup_steps": 0,

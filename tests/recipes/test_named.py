@@ -4,7 +4,7 @@ import pytest
 
 from cacseg.data import DATA_SETS
 from cacseg.models import MODELS
-from cacseg.recipes import RECIPES, Config, find_recipe
+from cacseg.recipes import RECIPES, Config, change, find_recipe
 
 
 def test_every_model_on_every_data_set_of_the_paper():
@@ -68,12 +68,19 @@ def test_sizes(data, crop, scale, window, stride):
     assert (found.ratios, found.max_share, found.flip, found.distort) == ((0.5, 2.0), 0.75, 0.5, True)
 
 
+def test_a_model_of_the_paper_brings_its_own_backbone():
+    recipe = find_recipe("folder")
+    assert recipe.model.backbone is not None
+    for name in ("fcn_mobilenetv2", "upernet_swin_tiny"):
+        assert change(recipe, {"model.name": name}).model.backbone is None
+    assert change(recipe, {"model.name": "fcn"}).model.backbone == recipe.model.backbone
+    assert change(recipe, {"model.name": "fcn", "model.backbone": "resnet18"}).model.backbone == "resnet18"
+
+
 def test_how_mobilenetv2_dilates():
     """As its ImageNet weights need it where models are one's own, as the reference has it in those of the paper."""
     for name in ("folder", "camvid", "msrc21"):
-        model = find_recipe(name).model
-        assert model.name.endswith("_mobilenetv2")
-        assert (model.dilated_blocks, MODELS[model.name].output_stride) == ("auto", 8)
+        assert find_recipe(name).model.dilated_blocks == "auto"
     assert find_recipe("ade20k/fcn_mobilenetv2").model.dilated_blocks == "first"
     assert find_recipe("ade20k/upernet_resnet50").model.dilated_blocks == "auto"
 

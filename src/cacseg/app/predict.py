@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from cacseg.data.class_list import MAX_CLASSES
-from cacseg.data.decode import check_pixels, decode_image
-from cacseg.data.pictures import Picture
+from cacseg.engine.backend import confidence_and_entropy
 from cacseg.engine.device import is_out_of_memory
 from cacseg.engine.features import answer_names, networks_with_moves
 from cacseg.engine.inference import Inference, Scale, collate, predict_each, view_image
-from cacseg.engine.predict import SaveOptions, read_maps
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
+from cacseg.runtime.colours import MAX_CLASSES, Picture
+from cacseg.runtime.decode import check_pixels, decode_image
+from cacseg.runtime.result import to_integers
 
 SHOWN_PIXELS = 2**21  # 2048x1024; larger images are predicted and shown at this size
 MAX_PIXELS = 100_000_000  # of an image that is decoded
@@ -106,10 +106,9 @@ class Predictor:
 
 
 def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:
-    save = SaveOptions(confidence=True, entropy=True)
     shown = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
-    strips = [read_maps(one, save, are_logits=True) for one in scores.split(ROWS, dim=1)]
-    maps = [np.concatenate([one[kind] for one in strips]).astype(np.uint8) for kind in MAPS]
+    strips = [confidence_and_entropy(one, are_logits=True) for one in scores.split(ROWS, dim=1)]
+    maps = [to_integers(torch.cat(found).cpu().numpy()) for found in zip(*strips, strict=True)]
     mask = shown if shown.shape == size else _enlarge(scores, np.unique(shown), size)
     return Answer(mask, np.stack([shown, *maps]))
 

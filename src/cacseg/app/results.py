@@ -14,8 +14,7 @@ import numpy as np
 
 from cacseg._files import write_file
 from cacseg.app.predict import Prediction
-from cacseg.data.pictures import jpeg, save_index_png
-from cacseg.data.sample import Colour
+from cacseg.runtime.colours import Colour, jpeg, save_index_png
 
 KEPT = 32  # predictions; an older one is removed for each new one
 

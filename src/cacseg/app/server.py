@@ -40,8 +40,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cacseg.app.predict import MAX_PIXELS, Predictor, read_image, shrink
 from cacseg.app.results import Results
-from cacseg.data.class_list import distinct_colours
-from cacseg.data.pictures import Picture, jpeg
+from cacseg.runtime.colours import Picture, distinct_colours, jpeg
 
 UPLOAD_BYTES = 64 * 2**20
 UPLOAD_SECONDS = 120.0

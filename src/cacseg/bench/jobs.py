@@ -20,18 +20,18 @@ from torch.utils.data import DataLoader, Dataset
 
 from cacseg.bench.steps import usual_model_loss
 from cacseg.data import SegmentationData
-from cacseg.data.class_list import distinct_colours
+from cacseg.engine.backend import TorchBackend
 from cacseg.engine.decisions import training_device
 from cacseg.engine.device import autocast, available_cores, read_clock
 from cacseg.engine.inference import Inference
-from cacseg.engine.inputs import Journal, find_images
-from cacseg.engine.predict import SaveOptions, predict_images
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import train
 from cacseg.models.model import SegmentationModel
 from cacseg.recipes.build import decide, make_loaders, make_model
 from cacseg.recipes.config import Config, change
 from cacseg.recipes.protocol import open_split
+from cacseg.runtime.folder import SaveOptions, predict_files
+from cacseg.runtime.inputs import Journal, find_images
 
 Jobs = dict[str, Callable[[], float]]
 LOOP = "straightforward loop"
@@ -188,8 +188,7 @@ def predict_jobs(
 ) -> Jobs:
     """Masks of files by a loop, by `cacseg predict`, and by that with overlays beside the masks."""
     model = model.to(device).eval()
-    palette = [(int(r), int(g), int(b)) for r, g, b in distinct_colours(model.num_classes)]
-    inputs = find_images(paths)
+    inputs, backend = find_images(paths), TorchBackend(model, device=device, precision=precision)
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (model.mean, model.std))
 
     def loop() -> float:
@@ -204,9 +203,8 @@ def predict_jobs(
 
     def ours(save: SaveOptions) -> float:
         with TemporaryDirectory() as scratch, Journal(Path(scratch) / "out", {}) as journal:
-            options: dict[str, Any] = {"device": device, "precision": precision, "batch": batch, "workers": workers}
             started = time.perf_counter()
-            found = predict_images(model, inputs, journal, palette, save=save, **options)
+            found = predict_files(backend, inputs, journal, save=save, batch=batch, workers=workers)
             if found.failed:
                 raise ValueError(found.failed[0].reason)
             return len(paths) / (time.perf_counter() - started)

@@ -13,8 +13,8 @@ from cacseg.cli._console import note, say, typer
 
 if TYPE_CHECKING:
     from cacseg.app.server import Example
-    from cacseg.data.pictures import Picture
     from cacseg.recipes.config import DataConfig
+    from cacseg.runtime.colours import Picture
 
 EXAMPLES = 24  # pictures to choose from, evenly spaced where there are more
 
@@ -69,7 +69,7 @@ def app(
 def _examples_below(folder: Path) -> list[Example]:
     from cacseg.app.predict import read_image
     from cacseg.app.server import Example
-    from cacseg.engine.inputs import find_images
+    from cacseg.runtime.inputs import find_images
 
     found = find_images([folder])
 

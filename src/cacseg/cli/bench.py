@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.progress import Progress
 from rich.table import Table
 
-from cacseg._checks import check_choice
 from cacseg._files import check_target, write_file
 from cacseg.cli import _options as options
 from cacseg.cli._console import messages, say, show, typer
 from cacseg.cli._options import integers
-from cacseg.presets import DEFAULT, PRESETS
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +33,7 @@ Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
 ]
-Preset = Annotated[str, typer.Option(help=f"Of the context-aware classifier: {', '.join(PRESETS)}.")]
+Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: paper, released or tuned.")]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
@@ -48,13 +46,15 @@ def _prepare(
     file: Path | None,
     overwrite: bool,
     mode: str = "eager",
-    preset: str = DEFAULT,
+    preset: str = "tuned",
 ) -> tuple[torch.device, torch.dtype]:
     """Checks the options before minutes of timing."""
     import torch
 
+    from cacseg._checks import check_choice
     from cacseg.bench.steps import MODES
     from cacseg.engine.device import choose_device
+    from cacseg.presets import PRESETS
 
     check_choice("--dtype", dtype, ("float32", "bfloat16", "float16"))
     check_choice("--mode", mode, MODES)
@@ -140,7 +140,7 @@ def step(
     classes: Classes = 150,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the images.")] = 512,
     auxiliary: Annotated[bool, typer.Option("--auxiliary/--no-auxiliary", help="With the auxiliary head.")] = True,
-    preset: Preset = DEFAULT,
+    preset: Preset = "tuned",
     rounds: Rounds = 10,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -171,7 +171,7 @@ def infer(
     sizes: Annotated[str, typer.Option(help="Heights and widths, with commas.")] = "512",
     table: Annotated[bool, typer.Option("--table", help="The paper's efficiency table: 512, 1280 and 2560.")] = False,
     mode: Mode = "eager",
-    preset: Preset = DEFAULT,
+    preset: Preset = "tuned",
     rounds: Rounds = 20,
     threads: Threads = 2,
     json_file: JsonFile = None,
@@ -272,8 +272,8 @@ def predict(
     from cacseg.bench.jobs import compare_rates, predict_jobs
     from cacseg.cli._options import open_recipe, read_changes
     from cacseg.engine.device import choose_device
-    from cacseg.engine.inputs import find_images
     from cacseg.recipes.config import change
+    from cacseg.runtime.inputs import find_images
 
     if json_file is not None:
         check_target(json_file, overwrite)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,9 @@ from cacseg.cli._console import fail, progress_bar, say, typer
 
 
 def predict(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or an exported .onnx.")
+    ],
     paths: Annotated[list[str], typer.Argument(help="Images, folders of images, or globs in quotes.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the predictions.")],
     overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
@@ -33,61 +34,55 @@ def predict(
     multi_scale: options.MultiScale = False,
     flip: options.Flip = False,
     device: options.Device = "auto",
-    precision: options.Precision = "fp32",
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it, else fp32.")
+    ] = "auto",
     batch: options.Batch = 4,
     window_batch: options.WindowBatch = 4,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
 
+    \b
+    cacseg predict runs/mine photos -o out
+    cacseg predict model.onnx photos -o out          needs onnxruntime, numpy and Pillow, no torch
+
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
     its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
     predicted anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing was
     begun or that a file could not be written.
     """
-    import cacseg
-    from cacseg.data.class_list import distinct_colours
-    from cacseg.engine.device import autocast, choose_device
-    from cacseg.engine.inputs import Journal, find_images
-    from cacseg.engine.predict import SaveOptions, predict_images
-    from cacseg.engine.weights import find_weights, fingerprint
-    from cacseg.recipes.protocol import data_of_run
+    from cacseg.predictor import Predictor
+    from cacseg.runtime.folder import SaveOptions, predict_files
+    from cacseg.runtime.inputs import Journal, find_images, fingerprint
 
-    weights = find_weights(checkpoint)
-    run = data_of_run(weights)
-    inference = options.make_inference(run, slide, stride, whole, multi_scale, flip, window_batch)
-    image_scale = options.parse_scale(scale, None if run is None else run.val_scale)
     save = SaveOptions(overlays, confidence, entropy, opacity, bits)
-    chosen = choose_device(device)
-    autocast(chosen, precision)  # an unknown precision is an error here, before the folder is made
+    chosen: dict[str, Any] = {}
+    if Path(model).suffix == ".onnx":
+        if slide or stride or whole or multi_scale or flip:
+            raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --multi-scale and --flip.")
+        weights = Path(model)
+    else:
+        from cacseg.engine.weights import find_weights
+        from cacseg.recipes.protocol import data_of_run
+
+        weights = find_weights(model)
+        inference = options.make_inference(data_of_run(weights), slide, stride, whole, multi_scale, flip, window_batch)
+        chosen = {"inference": inference}
+    image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
     inputs = find_images(paths, output)
-    model = cacseg.load(weights)
-    shown = {key: value for key, value in dataclasses.asdict(inference).items() if key != "window_batch"}
-    chosen_options: dict[str, Any] = {"weights_sha256": fingerprint(weights), **shown, "scale": image_scale}
-    logits = "plain" if plain else model.default_output
-    chosen_options |= {"precision": precision, "output": logits, "opacity": opacity, "bits": bits}
-    palette = [(int(r), int(g), int(b)) for r, g, b in model.palette or distinct_colours(model.num_classes)]
+    backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
+    written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
+    written |= {"opacity": opacity, "bits": bits}
     start = time.perf_counter()
-    with Journal(output, chosen_options, overwrite=overwrite) as journal, progress_bar("failed") as bar:
+    with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
         task = bar.add_task("predicting", total=len(inputs), failed="")
 
         def update(done: int, failed: int) -> None:
             bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")
 
-        found = predict_images(
-            model,
-            inputs,
-            journal,
-            palette,
-            save=save,
-            inference=inference,
-            scale=image_scale,
-            output=logits,
-            device=chosen,
-            precision=precision,
-            batch=batch,
-            workers=workers,
-            progress=update,
+        found = predict_files(
+            backend, inputs, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
         )
     seconds = time.perf_counter() - start
     earlier = f", {found.skipped} were done before" if found.skipped else ""

@@ -1,12 +1,11 @@
 """Data sets read in place, and the transforms of image and labels together."""
 
 from cacseg.data.open import DATA_SETS, open_data
-from cacseg.data.sample import Colour, Sample, SegmentationData
+from cacseg.data.sample import Sample, SegmentationData
 from cacseg.data.transforms import Crop, TestTransform, TrainTransform, normalise, start_worker
 
 __all__ = [
     "DATA_SETS",
-    "Colour",
     "Crop",
     "Sample",
     "SegmentationData",

@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg.data.check_sheet import make_sheet
-from cacseg.data.files import open_files
 from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, Layout
 from cacseg.data.open import FileData, open_layout, open_split
-from cacseg.data.sample import Colour
+from cacseg.runtime.colours import Colour
+from cacseg.runtime.files import open_files
 
 PIECE = 16  # pairs that go to a process together
 NEEDED = ("train", "val")  # splits of a training run

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cacseg.data.decode import decode_image
 from cacseg.data.layouts import Listing
 from cacseg.data.open import FileData
-from cacseg.data.pictures import Picture, colour, contact_sheet, legend, overlay, text_picture
-from cacseg.data.sample import Colour
+from cacseg.data.pictures import contact_sheet, legend, text_picture
+from cacseg.runtime.colours import Colour, Picture, colour, overlay
+from cacseg.runtime.decode import decode_image
 
 NO_CLASS: Colour = (255, 0, 255)
 RED: Colour = (190, 20, 20)

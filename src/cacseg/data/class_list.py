@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import colorsys
 import re
 from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from cacseg.data.sample import Colour
+from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
-MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits, of which one value is kept for what is ignored
 BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
 
 _DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
@@ -88,17 +86,6 @@ def builtin_classes(name: str) -> ClassList:
     """The names and colours of a data set that comes with the package."""
     text = (resources.files("cacseg.data") / "classes" / f"{name}.txt").read_text(encoding="utf-8")
     return parse_classes(text, f"{name}.txt")
-
-
-def distinct_colours(count: int) -> tuple[Colour, ...]:
-    """As many colours, easy to tell apart while they are few; the same ones each time."""
-    colours = []
-    for k in range(count):
-        hue = (k * 0.61803398875 + 0.58) % 1.0  # golden section: neighbours lie far apart
-        saturation, value = (0.65, 0.90, 0.45)[k % 3], (0.95, 0.70, 0.85, 0.55, 0.62)[k % 5]
-        red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
-        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
-    return tuple(colours)
 
 
 def check_colours_differ(colours: Sequence[Colour], where: str) -> None:

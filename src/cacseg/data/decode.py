@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from typing import NamedTuple
 
 import cv2
@@ -12,43 +11,9 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
-
-
-def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
-    """Red, green, blue, [H, W, 3], turned upright where the file says how it was held (EXIF).
-
-    16 bits are cut to the upper 8, grey is repeated, transparency is dropped.
-    """
-    if not content:
-        raise OSError(f"{where} is empty (0 bytes). Copy it again.")
-    try:
-        image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
-    except cv2.error as error:  # more pixels than OpenCV takes
-        raise OSError(f"{where} cannot be read ({error.err or error}).") from error
-    if image is None:
-        raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
-    return np.asarray(image, np.uint8)
-
-
-def check_pixels(content: bytes, where: str, limit: int) -> None:
-    """Refuses what is no image, or by its header has more than `limit` pixels, before anything is decoded."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of another limit, Pillow's
-            with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
-                width, height = picture.size
-    except Image.DecompressionBombError as error:
-        raise OSError(f"{where} has more than {limit / 1e6:g} megapixels. Make it smaller.") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        known = ", ".join(IMAGE_FORMATS)
-        raise OSError(f"{where} is damaged or no image ({len(content)} bytes). Give one of {known}.") from error
-    if width * height > limit:
-        raise OSError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller.")
 
 
 class Labels(NamedTuple):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cacseg._checks import first_few
 from cacseg.data.decode import Labels
-from cacseg.data.sample import Colour
+from cacseg.runtime.colours import Colour
 
 IGNORE = 255  # in every sample, whatever the files say
 MASK_HINT = "Where 255 marks the class in the label files, write 1 there: 255 is ignored."

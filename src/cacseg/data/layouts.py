@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
-from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_labels
-from cacseg.data.files import Files
+from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
+from cacseg.runtime.decode import IMAGE_SUFFIXES
+from cacseg.runtime.files import Files
 
 # Raw 'stuffthingmaps' values (category id - 1) that COCO-Stuff never uses: 182 ids, 171 classes.
 COCO_UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)

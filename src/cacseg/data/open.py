@@ -8,12 +8,14 @@ from pathlib import Path
 
 from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList
-from cacseg.data.decode import IMAGE_SUFFIXES, LABEL_SUFFIXES, Labels, decode_image, decode_labels
-from cacseg.data.files import Files, open_files
+from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layouts import LAYOUTS, Layout, Listing, Pair
-from cacseg.data.sample import Colour, FaultyDataError, Sample, SegmentationData, check_one_size
+from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
+from cacseg.runtime.colours import Colour
+from cacseg.runtime.decode import IMAGE_SUFFIXES, decode_image
+from cacseg.runtime.files import Files, open_files
 
 DATA_SETS: dict[str, str] = {
     **{name: layout.tree for name, layout in LAYOUTS.items()},

@@ -1,4 +1,4 @@
-"""Labels as pictures: colours, overlays, index PNGs with a palette, contact sheets."""
+"""Pictures of labels and predictions: contact sheets, legends, strips, changed pixels."""
 
 from __future__ import annotations
 
@@ -14,51 +14,12 @@ from PIL import Image
 
 from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
-from cacseg.data.sample import Colour
+from cacseg.runtime.colours import Colour, Picture, colour
 
 # Okabe and Ito's blue, orange and violet.
 BETTER, WORSE, NEITHER = (0, 114, 178), (230, 159, 0), (204, 121, 167)
 CHANGES = {"became right": BETTER, "became wrong": WORSE, "changed, wrong before and after": NEITHER}
-Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
 Labels = npt.NDArray[np.uint8]  # [H, W]
-
-
-def colour(labels: Labels, palette: Sequence[Colour]) -> Picture:
-    """[H, W] -> [H, W, 3]: each label in its colour; values outside of the palette (ignored ones) are black."""
-    return _table(palette)[labels]
-
-
-def overlay(image: Picture, labels: Labels, palette: Sequence[Colour], opacity: float = 0.5) -> Picture:
-    """The image with its labels' colours over it; where the label is outside of the palette, the image alone."""
-    if image.shape[:2] != labels.shape:
-        raise ValueError(f"image and labels must have one size; got {image.shape[:2]} and {labels.shape}.")
-    if not 0.0 <= opacity <= 1.0:
-        raise ValueError(f"opacity must be in [0, 1]; got {opacity}.")
-    mixed = cv2.addWeighted(image, 1.0 - opacity, colour(labels, palette), opacity, 0.0)
-    return np.where((labels < len(palette))[..., None], mixed, image).astype(np.uint8, copy=False)
-
-
-def save_index_png(path: str | Path, labels: Labels, palette: Sequence[Colour], *, overwrite: bool = False) -> None:
-    """Writes an index PNG (see `index_png`), atomically."""
-    write_file(path, index_png(labels, palette), overwrite=overwrite)
-
-
-def index_png(labels: Labels, palette: Sequence[Colour]) -> bytes:
-    """A PNG whose pixel values are the labels and which shows as their colours."""
-    if labels.dtype != np.uint8 or labels.ndim != 2:
-        raise TypeError(f"labels must be uint8 [H, W]; got {labels.dtype} {labels.shape}.")
-    picture = Image.fromarray(labels)  # mode L, which takes a palette
-    picture.putpalette(_table(palette).tobytes())
-    content = io.BytesIO()
-    picture.save(content, "PNG")
-    return content.getvalue()
-
-
-def jpeg(picture: Picture, quality: int = 92) -> bytes:
-    """A JPEG of red, green, blue, by OpenCV: Pillow holds the interpreter's lock while it compresses."""
-    return cv2.imencode(".jpg", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])[
-        1
-    ].tobytes()
 
 
 def save_picture(path: str | Path, picture: Picture, *, overwrite: bool = False) -> None:
@@ -151,8 +112,8 @@ def text_picture(
     return picture
 
 
-def distinct(palette: Sequence[Colour]) -> list[Colour]:
-    """The colours with the least change of blue that makes each unique, and none black, which ignored pixels are.
+def unique_colours(palette: Sequence[Colour]) -> list[Colour]:
+    """The palette with the least change of blue that makes each colour unique, and none black, as ignored pixels are.
 
     A pixel's colour then tells its class; the eye sees no difference.
     """
@@ -161,14 +122,6 @@ def distinct(palette: Sequence[Colour]) -> list[Colour]:
         nearest = sorted(range(256), key=lambda other: abs(other - blue))
         found[next(one for other in nearest if (one := (red, green, other)) not in found)] = None
     return list(found)[1:]
-
-
-def _table(palette: Sequence[Colour]) -> npt.NDArray[np.uint8]:
-    if len(palette) > IGNORE:
-        raise ValueError(f"a palette has at most {IGNORE} colours; got {len(palette)}.")
-    table = np.zeros((256, 3), np.uint8)
-    table[: len(palette)] = palette
-    return table
 
 
 def _fit(picture: Picture, height: int) -> Picture:

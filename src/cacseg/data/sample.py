@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-Colour = tuple[int, int, int]
+from cacseg.runtime.colours import Colour
 
 
 class Sample(NamedTuple):

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg.data.label_map import IGNORE
-from cacseg.data.sample import Colour, Sample
+from cacseg.data.sample import Sample
+from cacseg.runtime.colours import Colour
 
 Floats = npt.NDArray[np.float64]
 

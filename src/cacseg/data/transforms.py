@@ -21,6 +21,7 @@ from torch import Tensor
 from cacseg._checks import check_number
 from cacseg.data.label_map import IGNORE
 from cacseg.data.sample import Sample
+from cacseg.runtime.backend import keep_ratio
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -154,12 +155,6 @@ def start_worker(worker: int) -> None:
     """For `worker_init_fn` of a DataLoader: one process, one thread."""
     cv2.setNumThreads(0)
     torch.set_num_threads(1)
-
-
-def keep_ratio(height: int, width: int, scale: tuple[int, int]) -> tuple[int, int]:
-    """The largest height and width of the same proportion whose long and short side fit into `scale`."""
-    factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
-    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
 def nearest_indices(length: int, new_length: int) -> npt.NDArray[np.intp]:

@@ -14,10 +14,10 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, networks_of, output_names, predict_each, send, view_image
-from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
+from cacseg.runtime.prefetch import batch_by_key, prefetch
 
 FETCHED = 256  # tallies of images at a time
 Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output

@@ -27,11 +27,10 @@ from cacseg.engine.device import autocast
 from cacseg.functional.labels import resize_labels
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
+from cacseg.runtime.backend import Scale as Scale
 
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
-
-Scale = tuple[int, int]  # the longest and the shortest side an image may have
 
 MULTI_SCALE = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 
@@ -188,13 +187,23 @@ def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequen
 
 
 def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
-    """Normalised batches, one for each ratio, from the views of images of one size. Bytes travel, not floats."""
+    """The views of images of one size as batches that the model takes, one for each ratio."""
     if len(model.mean) != 3:
         raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
-    dtype = model.classifier.weight.dtype
+    return normalise_views(views, tuple(model.mean), tuple(model.std), model.classifier.weight.dtype, device)
+
+
+def normalise_views(
+    views: Sequence[Sequence[Tensor]],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> list[Tensor]:
+    """Normalised batches, one for each ratio, from the views of images of one size. Bytes travel, not floats."""
     batches = (torch.stack(list(one)) for one in zip(*views, strict=True))
-    mean, std = mean_and_std(tuple(model.mean), tuple(model.std), device)
-    return [normalise(send(batch, device), mean, std, None).to(dtype) for batch in batches]
+    means, stds = mean_and_std(mean, std, device)
+    return [normalise(send(batch, device), means, stds, None).to(dtype) for batch in batches]
 
 
 def send(batch: Tensor, device: torch.device) -> Tensor:

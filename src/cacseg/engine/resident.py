@@ -22,9 +22,9 @@ from torch.utils.data import Dataset, IterableDataset
 from cacseg.data import SegmentationData, TrainTransform
 from cacseg.data.sample import read_sample
 from cacseg.data.transforms import AMOUNTS, COINS, CORNERS, FLIP, HUE, LOOKED_AT, RATIO, TRIES
-from cacseg.engine.prefetch import batch_by_key, prefetch
 from cacseg.engine.stream import Batch, MicroBatches, Picture, index_at, numbers_at
 from cacseg.functional._precision import no_autocast
+from cacseg.runtime.prefetch import batch_by_key, prefetch
 
 READERS = 4  # threads that decode
 PICTURES = 8  # of one size that are validated together

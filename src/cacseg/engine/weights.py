@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,6 @@ def find_weights(path: str | Path) -> Path:
     if path.suffix == ".ckpt":
         raise ValueError(f"{path} is for resuming a run. Give the run's folder, or a .safetensors in it.")
     return path
-
-
-def fingerprint(path: Path) -> str:
-    """The first 16 digits of the file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier: bool = False) -> list[str]:

@@ -114,6 +114,7 @@ class SegmentationModel(nn.Module):
         self.arguments: dict[str, Any] = {}  # of create_model, to build the same model again
         self.class_names: Sequence[str] | None = None
         self.palette: Sequence[Sequence[int]] | None = None  # red, green, blue of each class, 0 to 255
+        self.source: Path | None = None  # the file it was loaded from
 
     @property
     def default_output(self) -> str:
@@ -208,6 +209,16 @@ class SegmentationModel(nn.Module):
             arguments |= {"mean": self.mean, "std": self.std, "auxiliary_weight": self.auxiliary_weight}
         metadata = describe(arguments, self.class_names, self.palette)
         write_tensors(path, self.state_dict(), metadata, overwrite=overwrite)
+
+    def predict(self, images: Any, **options: Any) -> Any:
+        """The `Result` of an image (a path, a PIL image, an array, a tensor), or a list of results of a list of them.
+
+        `options` are those of `cacseg.Predictor`, which is what to keep for many calls; the model moves to its device
+        and into evaluation mode.
+        """
+        import cacseg
+
+        return cacseg.Predictor(self, **options)(images)
 
     def synchronise_batch_norm(self) -> SegmentationModel:
         """Batch statistics over all devices, in place, for distributed training.

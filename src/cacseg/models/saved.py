@@ -35,6 +35,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> SegmentationMo
     model.class_names, model.palette = (_read_json(file, key, path) for key in ("class_names", "palette"))
     check_classes(model.class_names, model.palette, model.num_classes, str(path))
     model.to(file.tensors["classifier.weight"].dtype).load_state_dict(file.tensors)
+    model.source = Path(path)
     return model.to(device).eval()
 
 

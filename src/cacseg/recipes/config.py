@@ -21,6 +21,7 @@ from cacseg.engine.options import (
     TrainingOptions,
     pair,
 )
+from cacseg.models import MODELS
 from cacseg.presets import DEFAULT, PresetName
 
 Size = Annotated[tuple[Count, Count], pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
@@ -151,8 +152,13 @@ class Config(Section):
 
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
-    """A configuration that differs in a few places: `change(config, {"optimiser.rate": 0.001})`."""
+    """A configuration that differs in a few places: `change(config, {"optimiser.rate": 0.001})`.
+
+    A model of the paper, named without a backbone, brings its own instead of the recipe's.
+    """
     values = config.model_dump()
+    if changes.get("model.name") in MODELS and "model.backbone" not in changes:
+        values["model"]["backbone"] = None
     known = setting_names()
     for key, value in changes.items():
         section, _, rest = key.partition(".")

@@ -89,7 +89,7 @@ def paper_note(data_name: str, model_name: str) -> str:
 def folder() -> Config:
     """Images and labels of one's own: images/{train,val}, labels/{train,val}, classes.txt."""
     return Config(
-        model=ModelConfig(name="deeplabv3plus_mobilenetv2"),
+        model=ModelConfig(name="upernet", backbone="mobilenetv2_100", head_channels=256),
         data=DataConfig(name="folder", crop=(512, 512)),
         optimiser=OptimiserOptions(name="adamw", rate=5e-4, weight_decay=0.01, decay_normalisation=False, clip=5.0),
         schedule=ScheduleOptions(steps=10_000, warmup_steps=200),
@@ -99,7 +99,7 @@ def folder() -> Config:
 
 def folder_base() -> Config:
     """The same data with a current backbone from timm's ImageNet weights, for a GPU."""
-    model = {"model.name": "upernet", "model.backbone": "convnext_tiny", "model.pretrained": True}
+    model = {"model.backbone": "convnext_tiny", "model.head_channels": 512, "model.pretrained": True}
     optimiser = {"optimiser.rate": 1e-4, "optimiser.weight_decay": 0.05, "model.drop_path": 0.2}
     run = {"schedule.steps": 20_000, "schedule.warmup_steps": 500, "training.precision": "bf16"}
     return change(folder(), {**model, **optimiser, **run, "training.channels_last": True})
@@ -107,7 +107,7 @@ def folder_base() -> Config:
 
 def camvid() -> Config:
     """Street scenes of 480x360."""
-    own = {"model.name": "fcn_mobilenetv2", "data.name": "camvid", "data.crop": (352, 480), "schedule.steps": 4000}
+    own = {"data.name": "camvid", "data.crop": (352, 480), "schedule.steps": 4000}
     return change(folder(), own)
 
 
@@ -119,6 +119,7 @@ def msrc21() -> Config:
 def synthetic() -> Config:
     """Generated scenes, nothing to download: minutes on a CPU."""
     model = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.output_stride": 16}
+    model |= {"model.head_channels": 512}
     own = {"data.name": "synthetic", "data.crop": (128, 128), "data.ratios": (0.75, 1.5), "data.size": (128, 128)}
     run = {"schedule.steps": 400, "schedule.warmup_steps": 20, "training.batch": 8, "training.validate_every": 100}
     return change(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from cacseg.data.pictures import CHANGES, WORSE
-from cacseg.data.sample import Colour
 from cacseg.reports.charts import confusion_matrix, html_table, text
 from cacseg.reports.strips import Examination, Strip
+from cacseg.runtime.colours import Colour
 
 CONFUSIONS = 25  # rows of the table
 

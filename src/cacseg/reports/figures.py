@@ -12,8 +12,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from cacseg.data.pictures import Picture, colour
-from cacseg.data.sample import Colour, Sample
+from cacseg.data.sample import Sample
+from cacseg.runtime.colours import Colour, Picture, colour
 
 # Okabe and Ito's colours, told apart by colour-blind readers; markers differ as well.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")

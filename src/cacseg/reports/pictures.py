@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from cacseg.data.pictures import Picture, colour, contact_sheet, legend
+from cacseg.data.pictures import contact_sheet, legend
 from cacseg.data.sample import Sample, SegmentationData
+from cacseg.runtime.colours import Picture, colour
 
 Labels = npt.NDArray[np.uint8]
 WRONG, RIGHT, LEFT_OUT = (214, 39, 40), (225, 225, 225), (0, 0, 0)

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from cacseg.data.pictures import Labels, Picture, compare_masks, distinct, draw_changes, index_png, jpeg
-from cacseg.data.sample import Colour, Sample, SegmentationData
+from cacseg.data.pictures import Labels, compare_masks, draw_changes, unique_colours
+from cacseg.data.sample import Sample, SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.engine.inference import Inference, Scale, segment_each
 from cacseg.models.model import SegmentationModel
 from cacseg.reports.tables import percent
+from cacseg.runtime.colours import Colour, Picture, index_png, jpeg
 
 EACH = 4  # images of a kind
 SIDE = 320  # pixels, the longest side of a picture
@@ -106,7 +107,7 @@ def examine(
                 workers=workers,
                 progress=partial(_add, progress, done * len(part)),
             )
-    chosen, palette = choose_images(found), distinct(part.palette)
+    chosen, palette = choose_images(found), unique_colours(part.palette)
     places = [place for group in chosen.values() for place in group]
     masks = {
         subject.name: _masks(subject, found[subject.name], part, places, device, precision) for subject in subjects

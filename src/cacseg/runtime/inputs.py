@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import glob
+import hashlib
 import io
 import json
 import os
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacseg._files import LOCK, acquire_lock, make_folder, to_csv, write_file
-from cacseg.data.decode import IMAGE_SUFFIXES
-from cacseg.data.files import FolderFiles
+from cacseg.runtime.decode import IMAGE_SUFFIXES
+from cacseg.runtime.files import FolderFiles
 
 COLUMNS = ("name", "image", "width", "height", "bytes", "modified_ns")
 
@@ -136,11 +137,12 @@ class Journal:
                 f"{self.folder} holds the prediction of {row['image']} under the name {item.name}, which {item.path} "
                 "would get too. Give the same inputs as before, or another folder."
             )
-        return all(row[key] == value for key, value in _stamp(item.path).items())
+        return all(row[key] == value for key, value in stamp(item.path).items())
 
-    def add(self, item: Input, size: tuple[int, int]) -> None:
+    def add(self, item: Input, size: tuple[int, int], read: Mapping[str, str]) -> None:
+        """After the files of an image are in place; `read` is its `stamp` from before it was read."""
         row = {"name": item.name, "image": str(item.path.resolve()), "width": str(size[1]), "height": str(size[0])}
-        row |= _stamp(item.path)
+        row |= read
         rows = [list(row.values())] if self.index.exists() else [COLUMNS, list(row.values())]
         try:
             with self.index.open("ab") as file:
@@ -175,6 +177,12 @@ class Journal:
             )
 
 
-def _stamp(path: Path) -> dict[str, str]:
+def fingerprint(path: Path) -> str:
+    """The first 16 digits of the file's SHA-256."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def stamp(path: Path) -> dict[str, str]:
+    """Size and time of a file, by which a later change is noticed."""
     found = path.stat()
     return {"bytes": str(found.st_size), "modified_ns": str(found.st_mtime_ns)}

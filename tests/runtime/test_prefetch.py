@@ -3,8 +3,8 @@ import time
 
 import pytest
 
-from cacseg.engine import prefetch as module
-from cacseg.engine.prefetch import batch_by_key, prefetch
+from cacseg.runtime import prefetch as module
+from cacseg.runtime.prefetch import batch_by_key, prefetch
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from cacseg.engine.inputs import find_images
+from cacseg.runtime.inputs import find_images
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ import torch
 from PIL import Image
 
 from cacseg.data import normalise
-from cacseg.engine import predict as module
+from cacseg.engine import backend as module
+from cacseg.engine.backend import TorchBackend
 from cacseg.engine.inference import Inference
-from cacseg.engine.inputs import Journal, find_images
-from cacseg.engine.predict import SaveOptions, predict_images
+from cacseg.runtime.folder import SaveOptions, predict_files
+from cacseg.runtime.inputs import Journal, find_images
 from distributed_evaluation import small_model
 
 PALETTE = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
@@ -41,9 +42,10 @@ def photos(tmp_path):
     return folder
 
 
-def run(model, photos, out, options=None, overwrite=False, **arguments):
+def run(model, photos, out, options=None, overwrite=False, inference=None, **arguments):
+    backend = TorchBackend(model, palette=PALETTE, inference=inference or Inference(), device="cpu")
     with Journal(out, options or {"model": "m"}, overwrite=overwrite) as journal:
-        return predict_images(model, find_images([photos], out), journal, PALETTE, **{"workers": 2, **arguments})
+        return predict_files(backend, find_images([photos], out), journal, **{"workers": 2, **arguments})
 
 
 def load(path):
@@ -142,6 +144,22 @@ def test_what_is_done_is_skipped(model, photos, tmp_path):
     assert load(out / "masks/one.png").size == (48, 50)
 
 
+def test_an_image_that_changes_while_it_is_predicted_is_predicted_again(model, photos, tmp_path, monkeypatch):
+    """What is recorded is the file that was read, not the one that lies there afterwards."""
+    out, real = tmp_path / "out", module.predict_each
+
+    def slow(*arguments):
+        Image.fromarray(np.zeros((50, 48, 3), np.uint8)).save(photos / "a/one.png")
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "predict_each", slow)
+    run(model, photos / "a", out)
+    assert load(out / "masks/one.png").size == (48, 40)
+    monkeypatch.setattr(module, "predict_each", real)
+    assert run(model, photos / "a", out)[:2] == (1, 0)
+    assert load(out / "masks/one.png").size == (48, 50)
+
+
 def test_a_stop_in_the_middle_costs_what_was_under_way(model, photos, tmp_path):
     out = tmp_path / "out"
 
@@ -169,7 +187,7 @@ def test_one_process_a_folder(model, photos, tmp_path):
     (out / "masks/.mine.tmp").write_bytes(b"whole")
     script = f"""
 from pathlib import Path
-from cacseg.engine.inputs import Journal
+from cacseg.runtime.inputs import Journal
 Journal(Path({str(out)!r}), {{"model": "m"}})
 """
     with Journal(out, {"model": "m"}):

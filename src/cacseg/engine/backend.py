@@ -1,0 +1,155 @@
+"""A model of torch that is ready to predict: ours, or a converted one of another library."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.inference import Inference, Networks, networks_of, normalise_views, predict_each, view_image
+from cacseg.metrics import most_likely
+from cacseg.models.model import SegmentationModel
+from cacseg.runtime.backend import Answer, Scale, name_classes
+from cacseg.runtime.result import Bytes
+
+
+class TorchBackend:
+    """A model on its device, in evaluation mode, and how images are shown to it.
+
+    Args:
+        model: ours, or any module from normalised images to logits (a tensor, a dict with "out", or an output with
+            `.logits`), such as `cacseg.convert` returns; then `mean` and `std` must be given.
+        mean, std: what pixels in [0, 1] are normalised with; None is the model's own.
+        class_names, palette: None are the model's own.
+        device: "auto", "cpu", "cuda", ...
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        class_names: Sequence[str] | None = None,
+        palette: Sequence[Sequence[int]] | None = None,
+        inference: Inference = Inference(),  # noqa: B008 (frozen)
+        scale: Scale | None = None,
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+    ) -> None:
+        self.device = choose_device(str(device))
+        self.precision = choose_precision(self.device) if precision == "auto" else precision
+        autocast(self.device, self.precision)  # an unknown one is an error here
+        self.model, self.inference, self.scale = model.to(self.device).eval(), inference, scale
+        if not isinstance(model, SegmentationModel) and (mean is None or std is None or class_names is None):
+            raise ValueError(
+                f"a {type(model).__name__} does not know how its images are normalised, nor its classes; give mean, "
+                "std (of pixels in [0, 1]) and class_names."
+            )
+        if isinstance(model, SegmentationModel):
+            mean, std = mean or model.mean, std or model.std
+        self.mean, self.std = tuple(mean or ()), tuple(std or ())
+        if len(self.mean) != 3 or len(self.std) != 3:
+            raise ValueError(
+                f"images are read as red, green and blue; the model takes {len(self.mean)} channel(s) (mean "
+                f"{self.mean}, std {self.std})."
+            )
+        if isinstance(model, SegmentationModel):
+            count = model.num_classes
+            self.classes = name_classes(count, class_names or model.class_names, palette or model.palette)
+        else:
+            assert class_names is not None
+            self.classes = name_classes(len(class_names), class_names, palette)
+        # Two on a GPU: while one waits for its masks, the other starts the next images.
+        self.threads = 2 if self.device.type == "cuda" else 0
+        self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+
+    def settings(self) -> dict[str, Any]:
+        shown = {key: value for key, value in asdict(self.inference).items() if key != "window_batch"}
+        return {**shown, "scale": self.scale, "precision": self.precision}
+
+    def view(self, image: Bytes) -> list[Tensor]:
+        return view_image(image, self.scale, self.inference.ratios)
+
+    def predict(
+        self, views: Sequence[list[Tensor]], size: tuple[int, int], *, maps: bool = False, plain: bool = False
+    ) -> list[Answer]:
+        try:
+            with explain_memory(f"an image of {size[1]}x{size[0]}", self.device):
+                return self._predict(views, size, maps, plain)
+        except ValueError as error:
+            if error.__cause__ is not None and is_out_of_memory(error.__cause__):
+                raise MemoryError(str(error)) from error
+            raise
+
+    def _predict(self, views: Sequence[list[Tensor]], size: tuple[int, int], maps: bool, plain: bool) -> list[Answer]:
+        shown = normalise_views(views, self.mean, self.std, self.dtype, self.device)
+        with autocast(self.device, self.precision):
+            scores = next(predict_each(self._networks(plain), shown, size, self.inference))
+        if scores.shape[1] == 1:  # binary: one logit for each pixel, of background and foreground
+            if self.inference.averages:
+                raise ValueError("a model of one logit is shown at one scale without flip; got several views.")
+            scores = torch.cat([-scores / 2, scores / 2], dim=1)
+        if scores.shape[1] != len(self.classes.names):
+            raise ValueError(
+                f"the model gives scores of {scores.shape[1]} classes; there are {len(self.classes.names)} names."
+            )
+        masks = most_likely(scores, 1).to(torch.uint8).cpu().numpy()  # of all images: one wait for a GPU
+        if not maps:
+            return [Answer(mask) for mask in masks]
+        answers = []
+        for mask, each in zip(masks, scores, strict=True):
+            found = confidence_and_entropy(each, are_logits=not self.inference.averages)
+            answers.append(Answer(mask, *(one.cpu().numpy() for one in found)))
+        return answers
+
+    def _networks(self, plain: bool) -> Networks:
+        model = self.model
+        if isinstance(model, SegmentationModel):
+            return networks_of(model, ["plain" if plain else model.default_output])
+        run: Callable[[Tensor], Any] = model.plain if plain and hasattr(model, "plain") else model  # type: ignore[assignment]
+
+        def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
+            yield logits_in(run(images))
+
+        return logits
+
+
+def choose_precision(device: torch.device) -> str:
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+
+
+def logits_in(output: Any) -> Float[Tensor, "b n h w"]:
+    """The logits in what a model of another library returns."""
+    if isinstance(output, dict):  # transformers' outputs are dicts too
+        output = output["logits"] if "logits" in output else output.get("out")
+    elif isinstance(output, tuple | list):
+        output = output[0]
+    if not isinstance(output, Tensor) or output.ndim != 4:
+        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise TypeError(f"a model must return logits [b, n, h, w], alone, as 'out' or as 'logits'; got {found}.")
+    return output
+
+
+def confidence_and_entropy(
+    scores: Float[Tensor, "n H W"], *, are_logits: bool
+) -> tuple[Float[Tensor, "H W"], Float[Tensor, "H W"]]:
+    """The probability of the likeliest class, and the entropy over the logarithm of n."""
+    probabilities = scores.softmax(0) if are_logits else scores
+    entropy = torch.special.entr(probabilities).sum(0) / math.log(max(2, scores.shape[0]))
+    return probabilities.amax(0), entropy
+
+
+def to_pixels(image: Tensor) -> Bytes:
+    """A tensor [3, H, W] (or [1, H, W]) of bytes, or of values from 0 to 1, as an image [H, W, c]."""
+    if image.ndim != 3 or image.shape[0] not in (1, 3, 4):
+        raise ValueError(f"a tensor must be an image [3, H, W]; got {tuple(image.shape)}.")
+    return np.ascontiguousarray(image.detach().cpu().permute(1, 2, 0).numpy())

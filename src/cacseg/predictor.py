@@ -1,0 +1,157 @@
+"""Predicts from Python: any image in, a `Result` out, by torch or by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from PIL import Image
+
+from cacseg.runtime.backend import Backend, Scale
+from cacseg.runtime.decode import decode_image, upright
+from cacseg.runtime.onnx_file import OnnxBackend
+from cacseg.runtime.prefetch import batch_by_key, prefetch
+from cacseg.runtime.result import Bytes, Result
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cacseg.engine.inference import Inference
+
+READERS = 2  # threads that read files ahead
+
+
+class Predictor:
+    """A model that is ready to predict.
+
+    predictor = cacseg.Predictor("runs/mine")            # a run, a .safetensors, a name on the hub, an .onnx
+    result = predictor("photo.jpg")                      # or a picture of Pillow's, an array, a tensor, a list of them
+    predictor = cacseg.Predictor(converted, mean=..., std=..., class_names=[...])     # a model of another library
+
+    Args:
+        model: what `cacseg.load` takes, a model, or the path of an exported .onnx, which needs no torch.
+        mean, std, class_names, palette: of a model that does not know them; else its own ones.
+        scale: longest and shortest side that images are fitted into; "own" leaves them; None: as the model's run was
+            validated, else "own".
+        inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
+        device: "auto", "cpu", "cuda", "cuda:1", ...
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        *,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        class_names: Sequence[str] | None = None,
+        palette: Sequence[Sequence[int]] | None = None,
+        scale: Scale | str | None = None,
+        inference: Inference | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+    ) -> None:
+        self.backend: Backend
+        if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
+            if inference is not None or precision not in ("auto", "fp32"):
+                raise ValueError("an .onnx file shows images whole, in the precision it was exported with.")
+            self.backend = OnnxBackend(model, device)
+            if scale is not None:
+                self.backend.scale = _read_scale(scale)
+            return
+        from cacseg.engine.backend import TorchBackend
+        from cacseg.engine.inference import Inference
+        from cacseg.models import load
+        from cacseg.recipes.protocol import data_of_run
+
+        if isinstance(model, str | Path):
+            model = load(model)
+        source = getattr(model, "source", None)
+        run = None if source is None else data_of_run(source)
+        if run is not None:
+            scale = run.val_scale if scale is None else scale
+            inference = Inference(run.window, run.stride) if inference is None else inference
+        self.backend = TorchBackend(
+            model,
+            mean=mean,
+            std=std,
+            class_names=class_names,
+            palette=palette,
+            inference=inference or Inference(),
+            scale=_read_scale(scale),
+            device=device,
+            precision=precision,
+        )
+
+    @overload
+    def __call__(self, images: list[Any], *, batch: int = 4) -> list[Result]: ...
+    @overload
+    def __call__(self, images: Any, *, batch: int = 4) -> Result: ...
+    def __call__(self, images: Any, *, batch: int = 4) -> Result | list[Result]:
+        """The result of an image, or the results of a list of them; up to `batch` of one size run together.
+
+        An image is a path, a picture of Pillow's, an array [H, W, 3] or [H, W], or a tensor [3, H, W]; numbers are
+        bytes, or from 0 to 1 in floating point. A list may mix them, and sizes.
+        """
+        if not isinstance(images, list | tuple):
+            return next(self._predict([images], 1))[1]
+        found = dict(self._predict(images, batch))
+        return [found[place] for place in range(len(images))]
+
+    def _predict(self, images: Sequence[Any], batch: int) -> Iterator[tuple[int, Result]]:
+        def read(place: int) -> tuple[int, Bytes, Any]:
+            image = as_image(images[place])
+            return place, image, self.backend.view(image)
+
+        loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
+        for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
+            views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
+            answers = self.backend.predict(views, size, maps=True, plain=False)
+            for (place, image, view), (mask, confidence, entropy) in zip(group, answers, strict=True):
+                assert confidence is not None
+                assert entropy is not None
+                plain = partial(self._predict_plain, view, size)
+                yield place, Result(image, mask, confidence, entropy, *self.backend.classes, plain)
+
+    def _predict_plain(self, view: Any, size: tuple[int, int]) -> Bytes:
+        return self.backend.predict([view], size, maps=False, plain=True)[0].mask
+
+
+def as_image(image: Any) -> Bytes:
+    """Red, green, blue, [H, W, 3], of whatever holds an image."""
+    if isinstance(image, str | Path):
+        return decode_image(Path(image).expanduser().read_bytes(), str(image))
+    if isinstance(image, Image.Image):
+        return upright(image)
+    if type(image).__module__.partition(".")[0] == "torch":
+        from cacseg.engine.backend import to_pixels
+
+        image = to_pixels(image)
+    if not isinstance(image, np.ndarray):
+        raise TypeError(f"an image is a path, a PIL image, an array or a tensor; got {type(image).__name__}.")
+    if image.ndim == 2:
+        image = image[..., None]
+    if image.ndim != 3 or image.shape[2] not in (1, 3, 4) or 0 in image.shape:
+        raise ValueError(f"an array must be an image [H, W, 3] or [H, W] of at least 1 pixel; got {image.shape}.")
+    if np.issubdtype(image.dtype, np.floating):
+        if not np.isfinite(image).all() or image.min() < 0.0 or image.max() > 1.0:
+            raise ValueError(
+                f"floating-point pixels must be from 0 to 1; got {image.min()} to {image.max()}. Give bytes, and leave "
+                "normalising to the model."
+            )
+        image = (image * 255.0).round().astype(np.uint8)
+    if image.dtype != np.uint8:
+        raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
+    image = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
+    return np.ascontiguousarray(image)
+
+
+def _read_scale(scale: Scale | str | None) -> Scale | None:
+    if scale is None or scale == "own":
+        return None
+    if isinstance(scale, str) or len(scale) != 2 or min(scale) < 1:
+        raise ValueError(f"scale must be a long and a short side, or 'own'; got {scale!r}.")
+    return max(scale), min(scale)

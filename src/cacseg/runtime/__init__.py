@@ -1,0 +1,1 @@
+"""Images in, masks out, without torch: files, colours, results, ONNX Runtime, folders of predictions."""

@@ -1,0 +1,81 @@
+"""What predicts: torch, or ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
+from cacseg.runtime.result import Bytes, Floats
+
+Scale = tuple[int, int]  # the longest and the shortest side an image may have
+
+
+class Answer(NamedTuple):
+    """For each pixel of an image its class, and where they were asked for confidence and entropy."""
+
+    mask: Bytes
+    confidence: Floats | None = None
+    entropy: Floats | None = None
+
+
+class Classes(NamedTuple):
+    names: tuple[str, ...]
+    palette: tuple[Colour, ...]
+
+
+class Backend(Protocol):
+    """A model that is ready to predict. An image too large for the memory is a MemoryError that says so."""
+
+    classes: Classes
+    threads: int  # that may call `predict` at once; 0: the caller's own alone
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the answers beside the weights, for the record."""
+        ...
+
+    def view(self, image: Bytes) -> Any:
+        """The image as `predict` takes it: resized. Called in reading threads."""
+        ...
+
+    def predict(self, views: Sequence[Any], size: tuple[int, int], *, maps: bool, plain: bool) -> list[Answer]:
+        """The answers to images of one size, at that size; `plain`: of the fixed classifier."""
+        ...
+
+
+def name_classes(
+    count: int, names: Sequence[str] | None = None, palette: Sequence[Sequence[int]] | None = None
+) -> Classes:
+    """Names and colours, made up where there are none."""
+    if count > MAX_CLASSES:
+        raise ValueError(f"a mask of 8 bits holds at most {MAX_CLASSES} classes; the model has {count}.")
+    for what, given in (("class names", names), ("colours", palette)):
+        if given is not None and len(given) != count:
+            raise ValueError(f"there must be {count} {what}, one for each class of the model; got {len(given)}.")
+    colours = distinct_colours(count) if palette is None else tuple((int(r), int(g), int(b)) for r, g, b in palette)
+    return Classes(tuple(names or map(str, range(count))), colours)
+
+
+def keep_ratio(height: int, width: int, scale: Scale) -> tuple[int, int]:
+    """The largest height and width of the same proportion whose long and short side fit into `scale`."""
+    factor = min(max(scale) / max(height, width), min(scale) / min(height, width))
+    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
+
+
+def resize(maps: npt.NDArray[Any], size: tuple[int, int]) -> Floats:
+    """[..., h, w] -> [..., *size], bilinear, pixels as areas (align_corners=False), no smoothing."""
+    found = np.asarray(maps, np.float32)
+    for axis, wanted in ((-2, size[0]), (-1, size[1])):
+        length = found.shape[axis]
+        if length == wanted:
+            continue
+        place = np.clip((np.arange(wanted, dtype=np.float32) + 0.5) * (length / wanted) - 0.5, 0.0, length - 1.0)
+        before = np.minimum(place.astype(np.int64), max(0, length - 2))
+        share = (place - before).astype(np.float32)
+        share = share[:, None] if axis == -2 else share
+        after = np.minimum(before + 1, length - 1)
+        found = np.take(found, before, axis) * (1.0 - share) + np.take(found, after, axis) * share
+    return np.asarray(found, np.float32)

@@ -1,0 +1,183 @@
+"""Predicts many files: read ahead in threads, batched by size, written in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from cacseg._files import write_file
+from cacseg.runtime.backend import Answer, Backend
+from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
+from cacseg.runtime.decode import decode_image
+from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.prefetch import batch_by_key, prefetch
+from cacseg.runtime.result import png, to_integers
+
+_Kind = TypeVar("_Kind")
+
+JPEG_SIDE = 65500  # pixels that a JPEG may be wide or high
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """What is written for each image beside its mask.
+
+    Args:
+        overlays: the mask over the image, `overlays/NAME.jpg`.
+        confidence: the probability of the predicted class, `confidence/NAME.png`: 0 to 1 as 0 to 255 (or to 65535).
+        entropy: of the probabilities over the logarithm of the class count, `entropy/NAME.png`, scaled likewise.
+        opacity: of the overlay's colours.
+        bits: 8 or 16, of confidence and entropy maps.
+    """
+
+    overlays: bool = True
+    confidence: bool = False
+    entropy: bool = False
+    opacity: float = 0.5
+    bits: int = 8
+
+    def __post_init__(self) -> None:
+        if self.bits not in (8, 16):
+            raise ValueError(f"maps have 8 or 16 bits; got {self.bits}.")
+        if not 0.0 <= self.opacity <= 1.0:
+            raise ValueError(f"opacity must be in [0, 1]; got {self.opacity}.")
+
+    def paths(self, folder: Path, name: str) -> dict[str, Path]:
+        kinds = {"masks": (True, "png"), "overlays": (self.overlays, "jpg")}
+        kinds |= {"confidence": (self.confidence, "png"), "entropy": (self.entropy, "png")}
+        return {kind: folder / kind / f"{name}.{suffix}" for kind, (wanted, suffix) in kinds.items() if wanted}
+
+
+class Failure(NamedTuple):
+    path: Path
+    reason: str
+
+
+class Summary(NamedTuple):
+    written: int
+    skipped: int  # done by an earlier run
+    failed: list[Failure]
+
+
+class _LoadedImage(NamedTuple):
+    item: Input
+    stamp: dict[str, str]
+    image: Picture
+    view: Any
+
+    def nbytes(self) -> int:
+        views = self.view if isinstance(self.view, list | tuple) else [self.view]
+        return self.image.nbytes + sum(view.nbytes for view in views)
+
+
+class _Prediction(NamedTuple):
+    item: Input
+    stamp: dict[str, str]
+    image: Picture
+    answer: Answer
+
+    def nbytes(self) -> int:
+        return self.image.nbytes + sum(one.nbytes for one in self.answer if one is not None)
+
+
+def predict_files(
+    backend: Backend,
+    inputs: Sequence[Input],
+    journal: Journal,
+    *,
+    palette: Sequence[Colour] | None = None,
+    save: SaveOptions = SaveOptions(),  # noqa: B008 (frozen)
+    plain: bool = False,
+    batch: int = 1,
+    workers: int = 4,
+    progress: Callable[[int, int], None] | None = None,
+) -> Summary:
+    """Writes the prediction of each image into the journal's folder, at the image's own size.
+
+    Args:
+        backend: the model.
+        inputs: the images. One whose files are all in place by the journal is skipped; one that cannot be read, or does
+            not fit into memory even alone, is a `Failure`, and the rest goes on.
+        journal: of the folder. A file that cannot be written there raises.
+        palette: of masks and overlays; None is the model's.
+        save: which files are written.
+        plain: with the fixed classifier.
+        batch: up to so many images of equal size run together.
+        workers: threads that read, and as many that write; `prefetch` bounds the memory of images that wait.
+        progress: called with the number of finished images, skipped ones included, and how many of them failed.
+    """
+    colours, maps = palette or backend.classes.palette, save.confidence or save.entropy
+
+    def is_done(item: Input) -> bool:
+        return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
+
+    def read(item: Input) -> _LoadedImage | Failure:
+        try:
+            before = stamp(item.path)
+            image = decode_image(item.path.read_bytes(), str(item.path))
+            height, width = image.shape[:2]
+            if save.overlays and max(height, width) > JPEG_SIDE:
+                return Failure(
+                    item.path,
+                    f"{item.path} is {width}x{height}; overlays are JPEGs, at most {JPEG_SIDE} pixels wide and high. "
+                    "Leave them out with --no-overlays.",
+                )
+            return _LoadedImage(item, before, image, backend.view(image))
+        except (OSError, ValueError, MemoryError) as error:
+            return Failure(item.path, str(error))
+
+    def predict(group: list[_LoadedImage]) -> list[_Prediction | Failure]:
+        """Of images of one size; one by one where they do not fit into memory together."""
+        size = (group[0].image.shape[0], group[0].image.shape[1])
+        try:
+            answers = backend.predict([one.view for one in group], size, maps=maps, plain=plain)
+            found = zip(group, answers, strict=True)
+            return [_Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
+        except MemoryError as error:
+            if len(group) == 1:
+                return [Failure(group[0].item.path, str(error))]
+        return [found for one in group for found in predict([one])]
+
+    def write(one: _Prediction) -> _Prediction:
+        _write(one, journal.folder, colours, save)
+        return one
+
+    failed: list[Failure] = []
+
+    def without_failures(results: Iterable[_Kind | Failure]) -> Iterator[_Kind]:
+        for one in results:
+            if isinstance(one, Failure):
+                failed.append(one)
+            else:
+                yield one
+
+    todo = [item for item in inputs if not is_done(item)]
+    images = without_failures(prefetch(read, todo, workers, nbytes=_nbytes))
+    groups = batch_by_key(images, lambda one: one.image.shape, batch, nbytes=_nbytes)
+    predicted = prefetch(predict, groups, backend.threads, nbytes=lambda group: sum(map(_nbytes, group)))
+    predictions = without_failures(one for group in predicted for one in group)
+    written, skipped = 0, len(inputs) - len(todo)
+    if progress is not None:
+        progress(skipped, 0)
+    for one in prefetch(write, predictions, workers, nbytes=_nbytes):
+        journal.add(one.item, (one.image.shape[0], one.image.shape[1]), one.stamp)
+        written += 1
+        if progress is not None:
+            progress(skipped + written + len(failed), len(failed))
+    return Summary(written, skipped, failed)
+
+
+def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
+    return 0 if isinstance(one, Failure) else one.nbytes()
+
+
+def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
+    paths, answer = save.paths(folder, one.item.name), one.answer
+    for kind, values in (("confidence", answer.confidence), ("entropy", answer.entropy)):
+        if kind in paths and values is not None:
+            write_file(paths[kind], png(to_integers(values, save.bits)))
+    if save.overlays:
+        write_file(paths["overlays"], jpeg(overlay(one.image, answer.mask, palette, save.opacity)))
+    save_index_png(paths["masks"], answer.mask, palette, overwrite=True)
