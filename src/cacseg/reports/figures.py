@@ -21,7 +21,7 @@ MARKERS = "osD^vP"
 MOST_CLUSTERS = len(COLOURS)
 DPI = 150
 ABSENT = "0.88"
-PANEL, APART = np.array([6.0, 4.1]), 0.32  # inches: about the size of t-SNE's panel, the least distance of two rows
+PANEL, APART = np.array([5.5, 3.7]), 0.32  # inches: about the size of t-SNE's panel, the least distance of two rows
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.uint8]
 
@@ -72,12 +72,11 @@ def tsne_figure(
         axes.scatter(*own.T, s=11, c=shade, marker=marker, linewidths=0, alpha=0.75, zorder=3)
         _thumbnail(figure.add_subplot(grid[k, 0]), one, class_index, shade, marker)
     axes.scatter(*places[first:].T, s=5, c="0.8", linewidths=0, zorder=1)
-    low, high = places.min(0), places.max(0)
-    margin = 0.08 * (high - low) + 1e-6
-    axes.set(xticks=[], yticks=[], xlim=(low[0] - margin[0], high[0] + margin[0]))
-    axes.set_ylim(low[1] - margin[1], high[1] + margin[1])
-    inches = PANEL / (high - low + 2 * margin)
+    inches = PANEL / (places.max(0) - places.min(0) + 1e-6)
     shown = spread(places[: len(rows)] * inches, APART) / inches
+    axes.update_datalim(np.concatenate([shown - 0.5 * APART / inches, shown + 0.5 * APART / inches]))  # whole stars
+    axes.margins(0.04)
+    axes.set(xticks=[], yticks=[])
     for start, end in zip(places, shown, strict=False):  # leader lines of the rows that lie on one another
         if np.linalg.norm((end - start) * inches) > 0.1 * APART:
             axes.plot(*np.stack([start, end]).T, color="black", linewidth=0.8, zorder=4)
