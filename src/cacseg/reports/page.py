@@ -132,8 +132,12 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
         measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
         body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
     scores = html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2)
-    oracle = " The oracle has seen the labels." if "mIoU, oracle" in tiles else ""
-    return f'<div class="tiles">{figures}</div>{about}{scores}<p>Percent.{oracle}</p>'
+    words = "Percent."
+    if "plain" in set(rows["output"]) and own(rows)["output"].iloc[0] != "plain":
+        words += " plain: the fixed classifier of the same model, not a model that was trained without context."
+    if "mIoU, oracle" in tiles:
+        words += " The oracle has seen the labels."
+    return f'<div class="tiles">{figures}</div>{about}{scores}<p>{words}</p>'
 
 
 def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
