@@ -11,7 +11,7 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test lint types layers tests browser gpu bench tables format clean
+.PHONY: help demo test lint types layers tests browser gpu bench tables pictures format clean
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -61,6 +61,9 @@ bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
 
 tables: $(SETUP)  ## write the measured tables of README and docs anew
 	$(BIN)/python tools/tables.py
+
+pictures: $(SETUP)  ## make the pictures of README and docs anew: COMPARISON, RUN and DATA are of CamVid
+	$(BIN)/python tools/pictures.py $(COMPARISON) $(RUN) --data $(DATA)
 
 format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff format .

@@ -14,6 +14,13 @@ class Done(NamedTuple):
     err: str
 
 
+class Silent:
+    """In the place of capsys, which lives as long as one test."""
+
+    def readouterr(self):
+        return "", ""
+
+
 def run(*arguments, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["cacseg", *map(str, arguments)])
     monkeypatch.setenv("COLUMNS", "200")

@@ -9,8 +9,10 @@ TINY = [
 ]
 
 
-def scores(output="plain", *, iou=(0.5, 0.25), labelled=(99, 1), steps=10, finished=True, train=False, **others):
-    """The content of scores.json; `iou` of the own output, `others` of further ones."""
+def scores(
+    output="plain", *, iou=(0.5, 0.25), labelled=(99, 1), steps=10, finished=True, train=False, confusion=None, **others
+):
+    """The content of scores.json; `iou` and `confusion` of the own output, `others` of further ones."""
     outputs = {output: iou, **others}
     split = {
         "images": 2,
@@ -25,6 +27,8 @@ def scores(output="plain", *, iou=(0.5, 0.25), labelled=(99, 1), steps=10, finis
             for name, values in outputs.items()
         },
     }
+    if confusion is not None:
+        split["outputs"][output]["confusion"] = confusion
     return {
         "format": "cacseg scores 1",
         "step": steps,

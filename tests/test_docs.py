@@ -107,3 +107,15 @@ def test_the_protocols_in_the_docs_are_those_of_the_recipes():
             windows = f"{data.window[0]}x{data.window[1]}, stride {data.stride[0]}x{data.stride[1]}"
         rows.append(f"| `{name}` | {data.val_scale[0]}, {data.val_scale[1]} | {windows} |")
     assert between((ROOT / "docs" / "evaluation.md").read_text(), "protocols")[2:] == rows
+
+
+def test_pictures_are_few_and_small_and_name_their_source():
+    pictures = list((ROOT / "docs" / "pictures").iterdir())
+    assert len(pictures) <= 6
+    assert sum(path.stat().st_size for path in pictures) < 800_000
+    texts = {page: (ROOT / page).read_text() for page in PAGES}
+    for path in pictures:
+        shown = [page for page, text in texts.items() if f"pictures/{path.name})" in text]
+        assert shown, path
+        if not path.name.startswith("report"):  # photographs
+            assert all("CamVid, CC BY-NC 4.0, Brostow et al. 2008" in texts[page].replace("\n", " ") for page in shown)

@@ -37,5 +37,17 @@ def page(browser):
     assert wrong == []
 
 
+@pytest.fixture
+def screenshot(page):
+    """Writes what the page shows into the folder CACSEG_SCREENSHOTS, where that is set: to be looked at."""
+    folder = os.environ.get("CACSEG_SCREENSHOTS")
+
+    def write(name, **options):
+        if folder:
+            page.screenshot(path=Path(folder) / f"{name}.png", **options)
+
+    return write
+
+
 def _is_local(url):
     return url.startswith(("http://127.0.0.1:", "file://", "data:", "blob:"))

@@ -52,7 +52,7 @@ def slide_to(page, value):
     page.locator("#split").fill(str(value))
 
 
-def test_an_image_from_upload_to_mask(page, url, expected, tmp_path, capsys, monkeypatch):
+def test_an_image_from_upload_to_mask(page, url, expected, screenshot, tmp_path, capsys, monkeypatch):
     image, found = expected
     plain, context = (found.answers[output].mask for output in ("plain", "context"))
     height, width = plain.shape
@@ -96,6 +96,8 @@ def test_an_image_from_upload_to_mask(page, url, expected, tmp_path, capsys, mon
         int(one) for one in page.locator("#moved-list li").evaluate_all("all => all.map((one) => one.dataset.label)")
     ]
     assert moved == np.argsort(found.moved)[::-1].tolist()
+
+    screenshot("app")
 
     # The downloads are what `cacseg predict` writes.
     named_model().save(tmp_path / "model.safetensors")
@@ -205,13 +207,22 @@ def test_the_status_ends_with_the_prediction(page):
         assert page.locator("#status").inner_text() == ""
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_nothing_is_wider_than_the_page(page, url, width):
+def test_nothing_is_wider_than_the_page(page, url, screenshot, width, scheme):
+    page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(url)
     choose(page, f"{'a_very_long_name_' * 7}.png", encode(noise(80, 400)))
     page.locator("#result").wait_for()
+    screenshot(f"app_{scheme}_{width}", full_page=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    choose(page, "tall.png", encode(noise(400, 80)))
+    shows(page, "tall.png")
+    boxes = [page.locator(one).bounding_box() for one in ("#picture", "#split")]
+    assert boxes[0]["width"] < 0.5 * width
+    for key in ("x", "width"):  # the slider is as wide as what it divides
+        assert boxes[1][key] == pytest.approx(boxes[0][key], abs=1)
 
 
 def test_a_plain_model_is_compared_with_its_input(page):

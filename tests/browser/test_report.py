@@ -1,38 +1,133 @@
 """The file that `cacseg report` writes, opened in a browser as a user opens it."""
 
-import pytest
-from typer.main import get_command
+import json
+import time
 
-from cacseg.cli import app
-from command_line import run
+import numpy as np
+import pytest
+import torch
+
+from cacseg.data import Sample
+from cacseg.reports.page import Report, make_page
+from cacseg.reports.strips import Subject, examine
+from command_line import Silent, run
+from distributed_evaluation import small_model
+from made_reports import large_page, record
 from test_cli_train import settings
 
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_report_opens_without_a_network(page, report_file, width):
-    page.set_viewport_size({"width": width, "height": 900})
-    page.goto(report_file.as_uri())
-    assert page.title()
-    assert page.locator("h1").first.is_visible()
-    sizes = page.locator("img").evaluate_all("all => all.map((one) => one.complete ? one.naturalWidth : 0)")
-    assert all(sizes)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+SMALL = {"data.size": [64, 64], "data.length": 8, "training.scored_train_images": 2}
+READY = 10.0  # seconds that a large report may take on a busy machine; it takes about one on an idle one
 
 
 @pytest.fixture(scope="module")
-def report_file(tmp_path_factory):
-    if "report" not in get_command(app).commands:
-        pytest.skip("this version has no command `cacseg report`")
+def reports(tmp_path_factory):
+    """Of a context-aware run, and of a plain run beside it."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
-        arguments = ("synthetic", "-o", folder / "run", *settings(**{"schedule.steps": 4}))
-        assert run("train", *arguments, capsys=_Silent(), monkeypatch=patch).code == 0
-        assert run("report", folder / "run", "--device", "cpu", capsys=_Silent(), monkeypatch=patch).code == 0
-    return folder / "run" / "report.html"
+        for name in ("plain", "context"):
+            changes = {"schedule.steps": 4, "training.validate_every": 2, "model.classifier": name, **SMALL}
+            words = ("synthetic", "-o", folder / name, "--no-report", *settings(**changes))
+            assert run("train", *words, capsys=Silent(), monkeypatch=patch).code == 0
+        for name, runs in (("one", ["context"]), ("two", ["plain", "context"])):
+            words = (*(folder / one for one in runs), "-o", folder / f"{name}.html", "--device", "cpu")
+            assert run("report", *words, capsys=Silent(), monkeypatch=patch).code == 0
+    return folder
 
 
-class _Silent:
-    """In the place of capsys, which lives as long as one test."""
+def background(page):
+    """The lightness of the page behind its text, and that of the text, 0 to 255."""
+    script = "one => [one.backgroundColor, one.color].map((text) => text.match(/[0-9]+/g).slice(0, 3).map(Number))"
+    found = page.evaluate(f"({script})(getComputedStyle(document.body))")
+    return [np.mean(one) for one in found]
 
-    def readouterr(self):
-        return "", ""
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_report_opens_without_a_network(page, reports, screenshot, name, width, scheme):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((reports / f"{name}.html").as_uri())
+    assert page.title()
+    assert page.locator("h1").first.is_visible()
+    sizes = page.locator("img").evaluate_all("all => all.map((one) => one.complete ? one.naturalWidth : 0)")
+    assert sizes
+    assert all(sizes)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    behind, words = background(page)
+    assert (behind > 200 and words < 80) if scheme == "light" else (behind < 40 and words > 200)
+    screenshot(f"report_{name}_{scheme}_{width}", full_page=True)
+
+
+def test_the_second_of_two_runs_is_compared_with_the_first(page, reports):
+    page.goto((reports / "two.html").as_uri())
+    first, second = (json.loads((reports / name / "scores.json").read_text()) for name in ("plain", "context"))
+    gain = second["splits"]["val"]["outputs"]["context"]["mean_iou"]
+    gain -= first["splits"]["val"]["outputs"]["plain"]["mean_iou"]
+    assert page.locator("#differences td", has_text=f"{100 * gain:+.1f}").count()
+    assert page.locator("#settings td", has_text="model.classifier").first.is_visible()
+    titles = page.locator("#images .cells").first.locator("figcaption b").all_inner_texts()
+    assert titles == ["image", "labels", "plain", "context", "changes"]
+
+
+class Bands:
+    """One image with a band for each class, and one that is ignored; two classes share a colour, one is black."""
+
+    name, split, ignore_index, class_names = "bands", "val", 255, ("black", "twin", "other twin")
+    palette = ((0, 0, 0), (200, 30, 30), (200, 30, 30))
+
+    def __len__(self):
+        return 1
+
+    def image_name(self, index):
+        return "bands"
+
+    def read(self, index):
+        labels = np.array([0, 1, 2, 255], np.uint8).repeat(16)[None].repeat(48, 0)
+        return Sample(np.zeros((48, 64, 3), np.uint8), labels)
+
+
+def test_the_pointer_tells_the_class_of_a_mask(page, tmp_path):
+    seen = examine([Subject("run", small_model)], Bands(), images=1, device=torch.device("cpu"), workers=0)
+    (tmp_path / "page.html").write_text(make_page(Report("bands", [record()], seen)))
+    page.goto((tmp_path / "page.html").as_uri())
+    mask = page.locator("[data-mask]").first  # the labels
+    mask.scroll_into_view_if_needed()
+    box = mask.bounding_box()
+    for place, name in enumerate((*Bands.class_names, "ignored")):
+        page.mouse.move(box["x"] + (place + 0.5) / 4 * box["width"], box["y"] + box["height"] / 2)
+        assert page.locator("#tip").inner_text() == name
+    page.mouse.move(1, 1)
+    assert page.locator("#tip").is_hidden()
+
+
+def test_the_pointer_tells_values_of_curves_and_confusions(page, reports):
+    page.goto((reports / "one.html").as_uri())
+    page.locator("[data-curves]").first.hover()
+    assert "step " in page.locator("#tip").inner_text()
+    matrix = page.locator("[data-matrix]").first
+    picture = matrix.locator("image")
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
+    names = json.loads(matrix.get_attribute("data-matrix"))["names"]
+    for row, column in ((0, 0), (1, 0), (len(names) - 1, 2)):
+        side = box["width"] / len(names)
+        page.mouse.move(box["x"] + (column + 0.5) * side, box["y"] + (row + 0.5) * side)
+        first, second = page.locator("#tip").inner_text().split("\n")
+        assert first == names[row]
+        assert names[column] in second
+
+
+def test_a_report_of_150_classes_and_2000_images_opens_at_once(page, tmp_path, screenshot, capsys):
+    (tmp_path / "large.html").write_text(large_page())
+    assert (tmp_path / "large.html").stat().st_size < 20e6
+    start = time.perf_counter()
+    page.goto((tmp_path / "large.html").as_uri(), wait_until="load")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # drawn
+    seconds = time.perf_counter() - start
+    with capsys.disabled():
+        size = (tmp_path / "large.html").stat().st_size / 1e6
+        print(f"\nreport of 150 classes and 2,000 images: {size:.1f} MB, opened and drawn in {seconds:.2f} s")
+    assert seconds < READY
+    assert page.locator("#classes .row").count() == 150
+    screenshot("report_large")

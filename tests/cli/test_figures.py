@@ -56,6 +56,10 @@ def test_all_four_of_two_models(place, tmp_path, capsys, monkeypatch):
     rows = list(csv.DictReader((tmp_path / "out/moves.csv").read_text().splitlines()))
     assert {(row["image"], row["class"]) for row in rows} == {(str(k), c) for k in (0, 1, 2, 3) for c in CLASSES[:2]}
     assert all(0.0 < float(row["move"]) < 2.0 for row in rows)
+    assert str(place / "context.safetensors") in done.out
+    line = next(line for line in done.out.splitlines() if "tsne.png" in line)
+    assert any(name in line for name in CLASSES)
+    assert line.endswith("0, 1, 2, 3, by context.safetensors")
     text = (tmp_path / "out/predictions.svg").read_text()
     assert "plain.safetensors" in text
     assert "context.safetensors" in text
@@ -74,7 +78,7 @@ def test_a_plain_model_has_two(place, tmp_path, capsys, monkeypatch):
     assert names(tmp_path / "out") == BOTH
     assert "tsne is left out" in done.err
     assert "moves is left out" in done.err
-    assert "wrote entropy, predictions" in done.out
+    assert f"{tmp_path / 'out/entropy.png'}: 0, 1, 2, 3, by plain.safetensors" in done.out
     refused = run(*arguments, "--overwrite", "--class", "sky", capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
 

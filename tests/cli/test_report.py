@@ -1,22 +1,22 @@
 """`cacseg report`, and the report.html of other commands: files, last lines, exit codes."""
 
 import json
+import re
 import shutil
+from datetime import datetime, timedelta, timezone
+from html import unescape
 
+import numpy as np
 import pytest
 
+import cacseg
+from cacseg.engine.device import available_cores
 from cacseg.reports.page import MARK
+from command_line import Silent
 from command_line import run as run_command
 from test_cli_train import settings
 
 SMALL = {"schedule.steps": 2, "data.size": [64, 64], "data.length": 8, "training.scored_train_images": 2}
-
-
-class Silent:
-    """In the place of capsys, which lives as long as one test."""
-
-    def readouterr(self):
-        return "", ""
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +42,39 @@ def test_a_run_and_two_beside_each_other(runs, run, tmp_path):
     assert done.code == 0, done.err
     assert done.out.strip() == str(tmp_path / "one.html")
     page = (tmp_path / "one.html").read_text()
-    assert "2 of the 2 images of synthetic val" in page
+    assert "all 2 images of synthetic val" in page
     scores = json.loads((runs / "context" / "scores.json").read_text())["splits"]["val"]["outputs"]
     for output in ("plain", "context", "oracle"):
         assert f"{100 * scores[output]['mean_iou']:.1f}" in page
     assert page.count("<img") == 2 * 5
+    matrices = [json.loads(unescape(one)) for one in re.findall(r'data-matrix="(.*?)"', page)]
+    for output, matrix in zip(("plain", "context"), matrices, strict=True):  # of the validation, not of the images
+        counts = np.array(scores[output]["confusion"])
+        order = np.argsort(-counts.sum(1), kind="stable")
+        shares = (counts / np.maximum(counts.sum(1, keepdims=True), 1))[np.ix_(order, order)]
+        assert [int(one or 0) for one in matrix["permille"].split(",")] == np.round(1000 * shares).ravel().tolist()
     done = run("report", runs / "plain", runs / "context", "-o", tmp_path / "two.html", "--images", 1)
     assert done.code == 0, done.err
     page = (tmp_path / "two.html").read_text()
     assert f"{100 * (scores['context']['mean_iou'] - plain_score(runs)):+.1f}" in page
     assert "model.classifier" in page  # in which they differ
+
+
+def test_what_a_run_on_the_cpu_tells(runs):
+    found = json.loads((runs / "context" / "scores.json").read_text())
+    assert found["device"].startswith(f"CPU, {available_cores()} core")
+    assert 50 < found["peak_mib"] < 100_000
+    assert found["train_images"] == SMALL["data.length"]
+    model = cacseg.load(runs / "context" / "last.safetensors")
+    assert found["parameters"] == sum(one.numel() for one in model.parameters())
+    assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(found["date"])) < timedelta(hours=1)
+
+
+def test_another_kind_of_file_is_refused(runs, run, tmp_path):
+    done = run("report", runs / "plain", "-o", tmp_path / "page.pdf")
+    assert done.code == 2
+    assert ".html" in done.err
+    assert not list(tmp_path.iterdir())
 
 
 def plain_score(runs):

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cacseg.data.pictures import contact_sheet, legend, save_picture
+from cacseg.data.pictures import (
+    BETTER,
+    NEITHER,
+    WORSE,
+    contact_sheet,
+    draw_changes,
+    legend,
+    save_picture,
+    unique_colours,
+)
 from cacseg.runtime.colours import colour, overlay, save_index_png
 
 PALETTE = ((10, 20, 30), (200, 100, 0))
@@ -88,3 +97,27 @@ def test_legends_show_each_colour():
     picture = legend(("road", "Stra\u00dfe"), PALETTE, 200)
     for shade in PALETTE:
         assert (picture == shade).all(-1).sum() == 12 * 18
+
+
+def test_changed_pixels_by_what_became_of_them():
+    labels = np.array([[0, 0, 0, 0, 255]], np.uint8)
+    before = np.array([[1, 0, 1, 0, 1]], np.uint8)
+    after = np.array([[0, 1, 2, 0, 2]], np.uint8)
+    image = np.full((1, 5, 3), 90, np.uint8)
+    found = draw_changes(image, before, after, labels, 255)[0]
+    grey = (180, 180, 180)
+    assert tuple(found[0]) == BETTER
+    assert tuple(found[1]) == WORSE
+    assert tuple(found[2]) in (NEITHER, (60, 60, 60))  # striped
+    assert tuple(found[3]) == tuple(found[4]) == grey  # unchanged, ignored
+    larger = draw_changes(image.repeat(3, 0).repeat(3, 1), before, after, labels, 255)
+    assert np.array_equal(larger[0], found)
+
+
+def test_unique_colours_are_near_those_that_were_given():
+    palette = [(0, 0, 0), (9, 9, 255), (9, 9, 255), (9, 9, 254), (7, 7, 7), *[(1, 2, 3)] * 200]
+    found = unique_colours(palette)
+    assert len({(0, 0, 0), *found}) == 1 + len(palette)
+    assert found[4] == (7, 7, 7)
+    for before, after in zip(palette[:5], found[:5], strict=True):
+        assert np.abs(np.subtract(before, after)).max() <= 2

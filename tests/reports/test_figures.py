@@ -1,6 +1,7 @@
 """The paper's figures: what can be checked without eyes. They were looked at, with 8 and 11 classes."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -68,6 +69,22 @@ def test_tsne_shows_every_image_in_its_colour():
         assert tuple(int(shade[k : k + 2], 16) for k in (1, 3, 5)) in found
     with pytest.raises(ValueError, match="1 to 6 images; got 7"):
         figures.tsne_figure("car", 0, [*clusters, clusters[0]], numbers(9, 6), numbers(6))
+
+
+def test_rows_on_one_spot_are_pushed_apart():
+    places = np.array([[0.0, 0.0]] * 6 + [[50.0, 0.0]], np.float32)
+    found = figures.spread(places, 2.0)
+    distances = np.linalg.norm(found[:, None] - found, axis=-1) + 9 * np.eye(7)
+    assert distances.min() > 1.9
+    assert np.abs(found[:6]).max() < 10
+    np.testing.assert_allclose(found[6], places[6], atol=0.01)
+
+
+def test_the_title_of_tsne_tells_how_far_rows_moved():
+    rows = np.eye(3, 6, dtype=np.float32)  # all at right angles: 1 - cosine is 1
+    clusters = [figures.Cluster(f"image {k}", numbers(12, 6), rows[k], sample()) for k in (1, 2)]
+    title = figures.tsne_figure("car", 0, clusters, numbers(9, 6), rows[0]).axes[0].get_title()
+    assert re.findall(r"mean: (\S+) from.*, (\S+) between", title) == [("1", "1")]
 
 
 @pytest.mark.parametrize("n", [2, 11, 60])

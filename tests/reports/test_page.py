@@ -1,19 +1,18 @@
 """The page, from scores that are made up: what it holds, and that it stays small."""
 
+import json
 import re
 from html.parser import HTMLParser
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from cacseg.engine.evaluate import Evaluation, ImageResult
-from cacseg.metrics import tally
-from cacseg.reports.page import MARK, Report, RunRecord, make_page
-from cacseg.reports.strips import Examination, Subject, examine
+from cacseg.reports.page import MARK, Report, make_page
+from cacseg.reports.strips import Subject, examine
 from compare_runs import scores
 from distributed_evaluation import small_data, small_model
+from made_reports import large_page, record
 
 EMPTY = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"}
 
@@ -54,10 +53,6 @@ def metrics(terms=("plain", "total"), outputs=("plain",), own="plain", shift=0.0
         row = {f"val/{name}_mean_iou": step / 20 + shift for name in outputs}
         rows.append({"step": step, **row, "val/mean_iou": row[f"val/{own}_mean_iou"]})
     return pd.DataFrame(rows)
-
-
-def record(arm="plain", seed=0, scored=None, measured=None, steps=10):
-    return RunRecord(arm, ("grass", "fcn", steps), seed, {"model": "fcn <small>"}, {"a.b": arm}, scored, measured)
 
 
 def test_one_run():
@@ -115,7 +110,7 @@ def test_undefined_scores_are_no_error():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_images_and_confusions_of_real_models(count):
+def test_images_of_real_models(count):
     subjects = [Subject(f"run {k}", small_model) for k in range(count)]
     seen = examine(subjects, small_data(), images=3, device=torch.device("cpu"), workers=0)
     runs = [record(one.name, scored=scores()) for one in subjects]
@@ -124,49 +119,32 @@ def test_images_and_confusions_of_real_models(count):
     pictures = [attributes for tag, attributes in tags.all if tag == "img"]
     assert len(pictures) == 3 * (5 if count == 1 else 2 + count + count - 1)
     assert "3 of the 5 images" in page
-    assert page.count("data-matrix=") == max(2, count)
 
 
-class Noise:
-    """2000 images of 150 classes."""
-
-    name, split, ignore_index = "noise", "val", 255
-    class_names = tuple(f"class number {k}" for k in range(150))
-    palette = tuple((k, 255 - k, k * 7 % 256) for k in range(150))
-
-    def __len__(self):
-        return 2000
-
-    def image_name(self, index):
-        return f"folder/image_{index:06d}"
-
-    def read(self, index):
-        from cacseg.data import Sample
-
-        numbers = np.random.default_rng(index)
-        labels = numbers.integers(0, 150, (12, 16), np.uint8).repeat(40, 0).repeat(40, 1)
-        return Sample(numbers.integers(0, 256, (480, 640, 3), np.uint8), labels)
+def test_confusions_are_summed_over_seeds():
+    found = [record("plain", k, scores(confusion=[[4 - k, k], [1, 5]])) for k in range(2)]
+    page = make_page(Report("seeds", found))
+    tags = parsed(page)
+    (matrix,) = [json.loads(one["data-matrix"]) for _, one in tags.all if "data-matrix" in one]
+    assert [int(one or 0) for one in matrix["permille"].split(",")] == [833, 167, 125, 875]  # the frequent class first
 
 
-@pytest.mark.slow
+def test_one_point_makes_no_chart():
+    measured = metrics(outputs=("plain",)).query("step == 10")
+    tags = parsed(make_page(Report("one", [record(scored=scores(), measured=measured)])))
+    assert not [tag for tag, _ in tags.all if tag == "svg"]
+
+
+def test_time_and_memory_of_a_single_run():
+    found = {**scores(), "seconds": 4.0, "peak_mib": 512.0, "device": "CPU, 3 cores", "parameters": 1_230_000}
+    page = make_page(Report("one", [record(scored=found)]))
+    row = re.search(r'id="time-and-memory".*?<tbody>(.*?)</tbody>', page, re.S)[1]
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert cells[3:-1] == ["10", "0:00:04", "2.5", "512", "1.23", "CPU, 3 cores"]
+
+
 def test_a_report_of_150_classes_and_2000_images_is_small():
-    generator = torch.Generator().manual_seed(0)
-    counts = torch.randint(0, 1000, (2, 150, 150), generator=generator)
-    images = tuple(
-        ImageResult(k, f"image {k}", (480, 640), {"plain": tally(one), "context": tally(one.flip(0))})
-        for k, one in enumerate(torch.randint(0, 9, (2000, 150, 150), generator=generator))
-    )
-    data = Noise()
-    found = Evaluation(data.class_names, {"plain": counts[0], "context": counts[1]}, images, "context")
-    subject = Subject("run", lambda: small_model(num_classes=150))
-    seen = examine([subject], data, images=0, device=torch.device("cpu"), evaluations={"run": found})
-    iou = torch.rand(150, generator=generator).tolist()
-    scored = scores("context", iou=iou, labelled=[1000] * 150, plain=iou, oracle=iou, train=True)
-    steps = pd.DataFrame(
-        {"step": range(1, 20001), **{f"loss/{k}": np.random.default_rng(k).random(20000) for k in range(7)}}
-    )
-    page = make_page(Report("large", [record(scored=scored, measured=steps)], seen, "last.safetensors"))
+    page = large_page()
     parsed(page)
-    assert isinstance(seen, Examination)
-    assert len(seen.groups) == 4
+    assert page.count("<img") == 16 * 5
     assert len(page.encode()) < 20e6 / 2

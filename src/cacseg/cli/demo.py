@@ -60,7 +60,8 @@ def demo(
     say(remark)
     note("writing the report", "")
     page = (folder / NAME).resolve()
-    explain_failure(lambda: write_page([folder], page, remark=remark), quiet=True)
+    evaluations = dict(zip(KINDS.values(), (plain, context), strict=True))
+    explain_failure(lambda: write_page([folder], page, remark=remark, evaluations=evaluations), quiet=True)
     seconds = time.perf_counter() - start
     say(f"{seconds:.0f} s on {os.cpu_count()} cores. See {folder}/scenes.png, {folder}/runs/*/eval and the report:")
     if page.exists():

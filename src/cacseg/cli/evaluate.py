@@ -6,12 +6,13 @@ import dataclasses
 import json
 import time
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
 from cacseg.cli._console import note, progress_bar, say, show, typer
-from cacseg.cli.report import WantReport, explain_failure, report_evaluation
+from cacseg.cli.report import NAME, WantReport, explain_failure, write_page
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +62,7 @@ def evaluate(
     """
     import cacseg
     from cacseg._files import open_folder
-    from cacseg.engine.device import process_group
+    from cacseg.engine.device import device_name, peak_mib, process_group
     from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.evaluate import evaluate as run
     from cacseg.metrics import scores
@@ -125,9 +126,12 @@ def evaluate(
                 "ignore_index": protocol.ignore_index,
             },
             "inference": {**dataclasses.asdict(inference), "scale": image_scale},
-            "device": str(place),
+            "device": device_name(place),
             "precision": precision,
             "seconds": round(seconds, 2),
+            "peak_mib": peak_mib(place),
+            "parameters": sum(one.numel() for one in model.parameters()),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         # Printed before anything is written: a full disk must not cost the scores.
         if as_json:
@@ -140,6 +144,10 @@ def evaluate(
         if output is not None:
             write.write_evaluation(output, found, facts)
             if report:
-                explain_failure(lambda: report_evaluation(output, found, model, split_data, how, place), quiet=as_json)
+                evaluations = {output.resolve().name: found}
+                explain_failure(
+                    lambda: write_page([output], output / NAME, device=str(place), evaluations=evaluations),
+                    quiet=as_json,
+                )
             elif not as_json:
                 say(f"wrote {output}")

@@ -101,7 +101,10 @@ def figures(
         )
     for left_out, reason in written.left_out.items():
         note(f"{left_out} is left out: {reason}")
-    say(f"wrote {', '.join(written.figures)} to {output}")
+    for title, file in zip(_titles(paths), files, strict=True):
+        say(f"{title}: {file}")
+    for figure, shown in written.figures.items():
+        say(f"{output / figure}.png: {shown}")
 
 
 def _titles(paths: list[Path]) -> list[str]:

@@ -10,15 +10,13 @@ from cacseg.cli import _options as options
 from cacseg.cli._console import messages, note, progress_bar, say, typer
 
 if TYPE_CHECKING:
-    from cacseg.data import SegmentationData
     from cacseg.engine.evaluate import Evaluation
-    from cacseg.models import SegmentationModel
     from cacseg.recipes.folders import RunFolder
     from cacseg.reports.page import Report, RunRecord
     from cacseg.reports.strips import Examination
 
 NAME = "report.html"
-FEW = 24  # images that other commands look at for their report
+IMAGES = 200
 WantReport = Annotated[bool, typer.Option(help=f"Write {NAME}.")]
 
 
@@ -34,8 +32,8 @@ def report(
         ),
     ] = None,
     images: Annotated[
-        int, typer.Option(min=0, help="Validation images to look at, evenly spaced; 0 for none, only numbers.")
-    ] = 200,
+        int, typer.Option(min=0, help="Validation images to choose from, evenly spaced; 0 for none, only numbers.")
+    ] = IMAGES,
     data: Annotated[Path | None, typer.Option(help="Where the data set is now, if it was moved.")] = None,
     device: options.Device = "auto",
     batch: options.Batch = 4,
@@ -74,14 +72,18 @@ def write_page(
     folders: Sequence[Path],
     path: Path,
     *,
-    images: int = FEW,
+    images: int = IMAGES,
     root: Path | None = None,
     device: str = "auto",
     batch: int = 4,
     workers: int = options.WORKERS,
     remark: str | None = None,
+    evaluations: Mapping[str, Evaluation] | None = None,
 ) -> Path:
-    """Reads runs or comparisons and writes their report to `path`, with a remark above all else."""
+    """Reads runs or comparisons and writes their report to `path`, with a remark above all else.
+
+    `evaluations` of the whole split, by the names of runs or arms, are not repeated.
+    """
     from cacseg.recipes.folders import is_comparison
 
     comparisons = [is_comparison(folder) for folder in folders]
@@ -90,39 +92,15 @@ def write_page(
     found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
     check_output(path)
     found = found._replace(notes=[*([remark] if remark else []), *found.notes])
-    missing = "none were asked for (--images 0)."
     if images > 0:
         try:
-            found = found._replace(examination=_examine(runs, images, root, device, batch, workers))
+            found = found._replace(examination=_examine(runs, images, root, device, batch, workers, evaluations))
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             if root is not None:  # the user said where the data are
                 raise
-            missing = str(error)
-            note(f"no images and no confusions: {missing}")
-    if found.examination is None:
-        found = found._replace(notes=[*found.notes, f"There are no images and no confusions: {missing}"])
+            note(f"no images: {error}")
+            found = found._replace(notes=[*found.notes, f"There are no images: {error}"])
     return _write(path, found, runs)
-
-
-def report_evaluation(
-    folder: Path,
-    found: Evaluation,
-    model: SegmentationModel,
-    data: SegmentationData,
-    how: Mapping[str, Any],
-    device: Any,
-) -> Path:
-    """report.html of an evaluation that was just written into `folder`: nothing is evaluated again."""
-    from cacseg.reports.strips import Subject, examine
-
-    path = folder / NAME
-    check_output(path)
-    page, runs = _read_runs([folder])
-    name = page.runs[0].arm
-    subject = Subject(name, lambda: model, how["inference"], how["scale"])
-    whole = {name: found}
-    seen = examine([subject], data, images=len(data), device=device, precision=how["precision"], evaluations=whole)
-    return _write(path, page._replace(examination=seen), runs)
 
 
 def check_output(path: Path) -> None:
@@ -130,6 +108,10 @@ def check_output(path: Path) -> None:
     from cacseg._files import check_target
     from cacseg.reports.page import MARK
 
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(
+            f"a report is one HTML file: its name must end in .html; got {path}. A browser prints it as PDF."
+        )
     check_target(path, overwrite=True)
     if not path.is_file():
         return
@@ -152,10 +134,10 @@ def _read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
     data, model, steps = (
         list(dict.fromkeys(values)) for values in zip(*((one.data, one.model, one.steps) for one in found), strict=True)
     )
-    cell: Any = (
+    cell = (
         " and ".join(data),
         model[0] if len(model) == 1 else "several models",
-        steps[0] if len(steps) == 1 else "different numbers of",
+        steps[0] if len(steps) == 1 else 0,
     )
     notes = [
         f"{name}: {line}" if len(found) > 1 else line
@@ -172,7 +154,7 @@ def _read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
         if one["splits"]["val"]["labelled_pixels"] != scored[0]["splits"]["val"]["labelled_pixels"]:
             notes.append("The runs were scored on different images: their differences say little.")
     records = [
-        RunRecord(name, cell, 0, one.facts, one.settings, one.scores, one.metrics)
+        RunRecord(name, cell, one.facts, one.settings, one.scores, one.metrics)
         for name, one in zip(names, found, strict=True)
     ]
     title = f"{names[0]}: {model[0]} on {data[0]}" if len(found) == 1 else f"{', '.join(names)} on {cell[0]}"
@@ -200,10 +182,10 @@ def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFol
         places = [folder for folder, one in known.items() if (one.data, one.model) == (row.data, row.model)]
         one = read_folder(next(folder / RUNS / name for folder in places if is_finished(folder / RUNS / name)))
         cell = (row.data, row.model, row.steps)
-        records.append(RunRecord(row.arm, cell, row.seed, one.facts, one.settings, one.scores, one.metrics))
+        records.append(RunRecord(row.arm, cell, one.facts, one.settings, one.scores, one.metrics, row.seed))
         read[cell, row.arm, row.seed] = one
     shown = max((cell for cell, *_ in read if cell[:2] == records[0].cell[:2]), key=lambda cell: cell[2])
-    seeds = {arm: [one.seed for one in records if (one.cell, one.arm) == (shown, arm)] for arm in found.arms}
+    seeds = {arm: [one.pair for one in records if (one.cell, one.arm) == (shown, arm)] for arm in found.arms}
     common = set.intersection(*(set(one) for one in seeds.values() if one))
     for arm, of_arm in seeds.items():
         if of_arm:
@@ -213,7 +195,13 @@ def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFol
 
 
 def _examine(
-    runs: Mapping[str, RunFolder], images: int, root: Path | None, device: str, batch: int, workers: int
+    runs: Mapping[str, RunFolder],
+    images: int,
+    root: Path | None,
+    device: str,
+    batch: int,
+    workers: int,
+    evaluations: Mapping[str, Evaluation] | None,
 ) -> Examination:
     import cacseg
     from cacseg.engine.device import choose_device
@@ -241,6 +229,7 @@ def _examine(
             device=choose_device(device),
             batch=batch,
             workers=workers,
+            evaluations=evaluations,
             progress=lambda done: bar.update(task, completed=done),
         )
 

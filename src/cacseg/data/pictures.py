@@ -16,8 +16,10 @@ from cacseg._files import write_file
 from cacseg.data.label_map import IGNORE
 from cacseg.runtime.colours import Colour, Picture, colour
 
-# Okabe and Ito's blue, orange and violet: of changed predictions.
-BETTER, WORSE, NEITHER, SAME = (0, 114, 178), (230, 159, 0), (204, 121, 167), (225, 225, 225)
+# Okabe and Ito's blue, orange and violet.
+BETTER, WORSE, NEITHER = (0, 114, 178), (230, 159, 0), (204, 121, 167)
+CHANGES = {"became right": BETTER, "became wrong": WORSE, "changed, wrong before and after": NEITHER}
+Labels = npt.NDArray[np.uint8]  # [H, W]
 
 
 def save_picture(path: str | Path, picture: Picture, *, overwrite: bool = False) -> None:
@@ -62,26 +64,30 @@ def legend(names: Sequence[str], palette: Sequence[Colour], width: int) -> Pictu
     return picture
 
 
-def draw_changes(
-    before: npt.NDArray[np.uint8], after: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], ignore_index: int
-) -> Picture:
-    """Where two predictions differ: blue where the second is right, orange where the first was, violet where neither.
+def compare_masks(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> dict[str, npt.NDArray[np.bool_]]:
+    """Where `after` differs from `before`, by what became of it (the keys of CHANGES)."""
+    changed = (before != after) & (labels != ignore_index)
+    right = changed & (after == labels)
+    wrong = changed & (before == labels)
+    return dict(zip(CHANGES, (right, wrong, changed & ~right & ~wrong), strict=True))
 
-    What is the same is light, and what is ignored is black.
-    """
-    picture = np.empty((*labels.shape, 3), np.uint8)
-    picture[:] = SAME
-    picture[before != after] = NEITHER
-    picture[(before != after) & (after == labels)] = BETTER
-    picture[(before != after) & (before == labels)] = WORSE
-    picture[labels == ignore_index] = 0
+
+def draw_changes(image: Picture, before: Labels, after: Labels, labels: Labels, ignore_index: int) -> Picture:
+    """The image in pale grey with its changed pixels in colour; striped where both are wrong."""
+    grey = cv2.resize(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), labels.shape[::-1], interpolation=cv2.INTER_AREA)
+    picture = np.repeat((150 + grey // 3)[..., None], 3, axis=2).astype(np.uint8)
+    rows, columns = np.indices(labels.shape)
+    for title, where in compare_masks(before, after, labels, ignore_index).items():
+        picture[where] = CHANGES[title]
+        if CHANGES[title] == NEITHER:
+            picture[where & ((rows + columns) % 6 < 2)] = (60, 60, 60)
     return picture
 
 
 def draw_strip(
     image: Picture,
-    labels: npt.NDArray[np.uint8],
-    answers: Mapping[str, npt.NDArray[np.uint8]],
+    labels: Labels,
+    answers: Mapping[str, Labels],
     palette: Sequence[Colour],
     ignore_index: int = IGNORE,
 ) -> Picture:
@@ -90,7 +96,7 @@ def draw_strip(
     titles = ["input", "truth", *answers]
     if len(answers) == 2:
         before, after = answers.values()
-        pictures.append(draw_changes(before, after, labels, ignore_index))
+        pictures.append(draw_changes(image, before, after, labels, ignore_index))
         titles.append("blue: better, orange: worse")
     return contact_sheet([pictures], titles=titles)
 
@@ -104,6 +110,18 @@ def text_picture(
     for place, line in enumerate(textwrap.wrap(text, max(1, (width - 8) // 7))[: max(1, (height - 6) // 15)]):
         _write(picture, line, 4, 15 * (place + 1), ink)
     return picture
+
+
+def unique_colours(palette: Sequence[Colour]) -> list[Colour]:
+    """The palette with the least change of blue that makes each colour unique, and none black, as ignored pixels are.
+
+    A pixel's colour then tells its class; the eye sees no difference.
+    """
+    found: dict[Colour, None] = {(0, 0, 0): None}
+    for red, green, blue in palette:
+        nearest = sorted(range(256), key=lambda other: abs(other - blue))
+        found[next(one for other in nearest if (one := (red, green, other)) not in found)] = None
+    return list(found)[1:]
 
 
 def _fit(picture: Picture, height: int) -> Picture:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import io
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from cacseg._files import write_file
 from cacseg.engine.callbacks import Interrupt, Stopped
+from cacseg.engine.device import device_name, peak_mib
 from cacseg.engine.options import TrainingOptions
 from cacseg.engine.task import SplitScores
 from cacseg.metrics import or_none
@@ -193,8 +194,7 @@ class Checkpoints(Checkpoint):
         return self.seconds + time.monotonic() - self.started
 
     def _describe_scores(self, trainer: Trainer, task: Any) -> str:
-        device = trainer.strategy.root_device
-        on_gpu = device.type == "cuda"
+        device, loaders = trainer.strategy.root_device, trainer.datamodule  # type: ignore[attr-defined]
         content = {
             "format": "cacseg scores 1",
             "step": trainer.global_step,
@@ -202,11 +202,14 @@ class Checkpoints(Checkpoint):
             "finished": self._finished(trainer),
             "output": task.model.default_output,
             "class_names": task.model.class_names,
-            "splits": {name: _as_json(found) for name, found in task.scores.items()},
+            "splits": {name: _as_json(found, name == "val") for name, found in task.scores.items()},
             "best": {"step": self.best_step, "mean_iou": self.best if self.best_step else None},
             "seconds": round(self._seconds(), 2),
-            "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if on_gpu else None,
-            "device": torch.cuda.get_device_name(device) if on_gpu else platform.processor() or platform.machine(),
+            "peak_mib": peak_mib(device),
+            "device": device_name(device),
+            "parameters": sum(one.numel() for one in task.model.parameters()),
+            "train_images": len(loaders.train),
+            "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         }
         return json.dumps(content) + "\n"
 
@@ -221,7 +224,7 @@ class Checkpoints(Checkpoint):
         trainer.save_checkpoint(self.folder / LAST, weights_only=False)
 
 
-def _as_json(found: SplitScores) -> dict[str, Any]:
+def _as_json(found: SplitScores, with_confusion: bool) -> dict[str, Any]:
     """Undefined scores are None."""
 
     def numbers(values: Any) -> dict[str, Any]:
@@ -229,6 +232,9 @@ def _as_json(found: SplitScores) -> dict[str, Any]:
         return {**{name: or_none(getattr(values, name)) for name in means}, "iou": [*map(or_none, values.iou.tolist())]}
 
     outputs = {name: numbers(values) for name, values in found.outputs.items()}
+    if with_confusion:
+        for name in outputs.keys() - {"oracle"}:
+            outputs[name]["confusion"] = found.counts[name].tolist()
     return {"images": found.images, "labelled_pixels": found.labelled, "outputs": outputs}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +43,27 @@ def read_clock(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def device_name(device: torch.device) -> str:
+    """ "NVIDIA H200", or "CPU, 2 cores (aarch64)"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cores = available_cores()
+    kind = f"CPU, {cores} core{'s' if cores > 1 else ''}" if device.type == "cpu" else device.type.upper()
+    return f"{kind} ({platform.processor() or platform.machine()})"
+
+
+def peak_mib(device: torch.device) -> float | None:
+    """The most memory that this process has taken, of a GPU or of the machine; None where it is unknown."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 2**20, 1)
+    if device.type != "cpu" or sys.platform == "win32":
+        return None
+    import resource  # Windows has none
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20, 1)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

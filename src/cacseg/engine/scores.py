@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+COST = ("step", "seconds", "peak_mib", "device", "parameters", "train_images", "date")
 MEASURES = ("mean_iou", "mean_accuracy", "pixel_accuracy")
 Scores = Mapping[str, Any]  # the content of a run's scores.json
 
@@ -31,7 +32,12 @@ def score_rows(about: Mapping[str, Any], scores: Scores) -> ScoreRows:
                 share = 100.0 * labelled / total
                 classes.append({**row, "class": name, "labelled": share, "iou": None if iou is None else 100.0 * iou})
     best = scores.get("best") or {}
-    cost = {**about, **scores, "best_step": best.get("step"), "best_mean_iou": percent(best, "mean_iou")}
+    cost = {
+        **about,
+        **{name: scores.get(name) for name in COST},
+        "best_step": best.get("step"),
+        "best_mean_iou": percent(best, "mean_iou"),
+    }
     return ScoreRows(results, classes, cost)
 
 
@@ -48,7 +54,7 @@ def scores_of_evaluation(content: Mapping[str, Any]) -> Scores:
         "outputs": outputs,
     }
     return {
-        **{key: content.get(key) for key in ("output", "seconds", "device")},
+        **{key: content.get(key) for key in ("output", *COST)},
         "class_names": [one["name"] for one in first],
         "splits": {"val": split},
     }

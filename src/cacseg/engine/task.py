@@ -27,6 +27,7 @@ class SplitScores(NamedTuple):
 
     images: int
     labelled: list[int]  # pixels of each class
+    counts: dict[str, Tensor]  # the confusion matrix of each output
     outputs: dict[str, Scores]
 
 
@@ -150,7 +151,7 @@ class SegmentationTask(LightningModule):
         counts = {name: self._sum(found).cpu() for name, found in self.counts[split].items()}
         images = int(self._sum(torch.tensor(self.images[split], device=self.device)))
         labelled = counts["plain"].sum(1).tolist()
-        return SplitScores(images, labelled, {name: scores(found) for name, found in counts.items()})
+        return SplitScores(images, labelled, counts, {name: scores(found) for name, found in counts.items()})
 
     def _sum(self, found: Tensor) -> Tensor:
         return self.trainer.strategy.reduce(found, reduce_op="sum")

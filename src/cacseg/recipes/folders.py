@@ -27,7 +27,7 @@ class RunFolder(NamedTuple):
     path: Path
     data: str
     model: str
-    steps: int | str
+    steps: int  # 0 where they are unknown
     facts: dict[str, str]
     settings: dict[str, str]
     scores: Scores | None
@@ -80,7 +80,7 @@ def _read_run(folder: Path) -> RunFolder:
         named.data,
         named.model,
         config.schedule.steps,
-        {**_facts(recipe, config), "device": (scores or {}).get("device", "")},
+        _facts(recipe, config, scores or {}),
         {key: _words(value) for key, value in flat(config)},
         scores,
         metrics,
@@ -117,10 +117,10 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
         folder,
         str(data.get("name")),
         model,
-        "unknown numbers of",
+        0,
         facts,
         {f"inference.{key}": _words(value) for key, value in {**how, "scale": scale}.items()},
-        scores_of_evaluation(content),
+        _with_confusion(folder, scores_of_evaluation(content)),
         None,
         weights,
         validation,
@@ -130,11 +130,19 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
     )
 
 
-def _facts(recipe: str, config: Config) -> dict[str, str]:
+def _with_confusion(folder: Path, scores: Scores) -> Scores:
+    """The scores of an evaluation with the counts that lie beside them."""
+    for name, output in scores["splits"]["val"]["outputs"].items():
+        if (path := folder / f"confusion_{name}.csv").is_file():
+            output["confusion"] = pd.read_csv(path, index_col=0).to_numpy().tolist()
+    return scores
+
+
+def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
     model, data, training = config.model, config.data, config.training
     batch = f"{training.batch} crops of {data.crop[1]}x{data.crop[0]}"
     start = model.weights or model.backbone_weights or ("ImageNet weights" if model.pretrained else "random weights")
-    return {
+    facts = {
         "recipe": recipe,
         "model": model.name if model.backbone is None else f"{model.name} on {model.backbone}",
         "classifier": "plain" if model.classifier == "plain" else f"context-aware, preset {model.preset}",
@@ -145,6 +153,11 @@ def _facts(recipe: str, config: Config) -> dict[str, str]:
         "optimiser": f"{config.optimiser.name}, rate {config.optimiser.rate:g}",
         "precision, seed": f"{training.precision}, {training.seed}",
     }
+    if "date" in scores:
+        validated = scores["splits"]["val"]["images"]
+        facts["images"] = f"{scores['train_images']} to train, {validated} to validate"
+        facts |= {"parameters": f"{scores['parameters']:,}", "date": scores["date"][:16].replace("T", " ") + " UTC"}
+    return {**facts, "device": scores.get("device", "")}
 
 
 def read_metrics(path: Path) -> pd.DataFrame | None:

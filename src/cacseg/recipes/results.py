@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cacseg.engine.scores import MEASURES, score_rows
+from cacseg.engine.scores import COST, MEASURES, score_rows
 from cacseg.recipes.compare import RUNS, SCORES, Settings, check_alike, is_finished, read_comparison, runs_of
 
 RUN = ("data", "model", "arm", "steps", "seed")
 # In percent but for counts. What differs from one repetition to the next is in the last table alone.
 RESULTS = (*RUN, "output", "own", "split", "images", *MEASURES)
 CLASSES = (*RUN, "output", "own", "split", "class", "labelled", "iou")
-COSTS = (*RUN, "best_step", "best_mean_iou", "seconds", "peak_mib", "device")
+COSTS = (*RUN, "best_step", "best_mean_iou", *COST)
 
 
 class Results(NamedTuple):

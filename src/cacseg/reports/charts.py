@@ -37,8 +37,8 @@ def legend(names: Sequence[str], first: int = 0) -> str:
 
 
 def curves(title: str, lines: Mapping[int, Line], limits: tuple[float, float] | None = None) -> str:
-    """A chart of lines over steps, by the number of their colour; empty without a value."""
-    lines = {slot: _thinned(line) for slot, line in lines.items() if line.values.notna().any()}
+    """A chart of lines over steps, by the number of their colour; empty without two points: one makes no line."""
+    lines = {slot: _thinned(line) for slot, line in lines.items() if line.values.notna().sum() > 1}
     if not lines:
         return ""
     low, high = limits or extent(lines.values())

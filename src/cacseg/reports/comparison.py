@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import pandas as pd
 from cacseg._files import write_file
 from cacseg.reports.tables import markdown_table
 
-CELL = ["data", "model", "steps"]  # where arms are compared: all else is equal there
+CELL = ["data", "model", "steps"]  # where arms are compared: all else is equal there; 0 steps are unknown or differ
 GROUPS = {"rare, below 1 %": (0.0, 1.0), "1 to 5 %": (1.0, 5.0), "frequent, above 5 %": (5.0, 100.1)}  # of the labels
 LEAST_SEEDS = 3  # for a claim: of two numbers the scatter says too little
 WORDS = {
@@ -98,7 +99,7 @@ def arm_tables(results: pd.DataFrame, arms: Sequence[str]) -> list[TextTable]:
                     *([plus_minus(trained.get(at))] if len(trained) else []),
                 ]
             )
-        tables.append(TextTable(_title(cell), header, rows))
+        tables.append(TextTable(cell_title(cell), header, rows))
     return tables
 
 
@@ -118,7 +119,7 @@ def class_tables(classes: pd.DataFrame, arms: Sequence[str], *, groups: bool) ->
             cells = [str(inside) if groups else f"{shares[key]:.2f}"]
             cells += [_with_difference(of_arm.get(arm), arm == arms[0]) for arm in arms]
             body.append([str(key), *cells])
-        title = f"IoU by {'how often a class occurs' if groups else 'class'}, {_title(cell)}"
+        title = f"IoU by {'how often a class occurs' if groups else 'class'}, {cell_title(cell)}"
         tables.append(TextTable(title, [name, "classes" if groups else "% of labels", *arms], body))
     return tables
 
@@ -153,17 +154,26 @@ def _claim(line: Any, baseline: str) -> str:
 
 
 def cost_table(costs: pd.DataFrame) -> TextTable:
-    """A row for each cell and arm: median time and largest memory of a run."""
-    found = costs.groupby([*CELL, "arm"], sort=False).agg(
-        seconds=("seconds", "median"),
-        memory=("peak_mib", "max"),
-        device=("device", lambda one: ", ".join(sorted(set(one)))),
-    )
-    rows = [
-        [*map(str, cell), plus_minus(seconds, digits=0), plus_minus(memory, digits=0), device]
-        for *cell, seconds, memory, device in found.reset_index().itertuples(index=False)
-    ]
-    return TextTable("Time and memory of a run", [*CELL, "arm", "seconds", "peak MiB", "device"], rows)
+    """A row for each cell and arm: median time, largest memory, size of the model, device and last day."""
+    rows = []
+    for (*cell, arm), of in costs.groupby([*CELL, "arm"], sort=False):
+        seconds, steps = of["seconds"].median(), of["step"].median()
+        rows.append(
+            [
+                cell[0],
+                cell[1],
+                arm,
+                plus_minus(steps, digits=0),
+                "" if pd.isna(seconds) else str(timedelta(seconds=round(seconds))),
+                plus_minus(steps / seconds),
+                plus_minus(of["peak_mib"].max(), digits=0),
+                plus_minus(of["parameters"].max() / 1e6, digits=2),
+                ", ".join(sorted(set(of["device"].dropna()))),
+                of["date"].fillna("").max()[:10],
+            ]
+        )
+    header = ["data", "model", "arm", "steps", "time", "steps/s", "peak MiB", "M parameters", "device", "date"]
+    return TextTable("Time and memory of a run", header, rows)
 
 
 def ablation_table(lines: pd.DataFrame, title: str) -> TextTable:
@@ -212,5 +222,5 @@ EXPLAINED = [
 ]
 
 
-def _title(cell: Any) -> str:
-    return f"{cell[0]}, {cell[1]}, {cell[2]} steps"
+def cell_title(cell: Any) -> str:
+    return f"{cell[0]}, {cell[1]}" + (f", {cell[2]} steps" if cell[2] else "")

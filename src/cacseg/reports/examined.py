@@ -1,23 +1,29 @@
-"""What models do on some images, as parts of a page: strips of pictures, and confusions."""
+"""Strips of pictures, and confusions, as parts of a page."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping, Sequence
 
+import torch
+from torch import Tensor
+
+from cacseg.data.pictures import CHANGES, WORSE
 from cacseg.reports.charts import confusion_matrix, html_table, text
-from cacseg.reports.strips import MARKS, Examination, Strip
+from cacseg.reports.strips import Examination, Strip
 from cacseg.runtime.colours import Colour
 
 CONFUSIONS = 25  # rows of the table
 
 
-def images_section(seen: Examination, where: str) -> str:
-    swatches = "".join(_swatch(name, colour) for name, colour in MARKS.items())
+def images_section(seen: Examination, weights: str) -> str:
+    swatches = "".join(_swatch(name, colour) for name, colour in CHANGES.items())
     several = any(
         cell.title.startswith("changes") for group in seen.groups.values() for one in group for cell in one.cells
     )
-    parts = [f"<p>Chosen among {text(where)} Point at a mask for its classes.</p>"]
-    parts.append(f'<ul class="legend">{swatches if several else _swatch("wrong", MARKS["became wrong"])}</ul>')
+    among = f"{seen.scored} of the {seen.total}" if seen.scored < seen.total else f"all {seen.total}"
+    where = f"Chosen among {among} images of {seen.split}; {weights}. Point at a mask for its classes."
+    parts = [f"<p>{text(where)}</p>"]
+    parts.append(f'<ul class="legend">{swatches if several else _swatch("wrong", WORSE)}</ul>')
     for title, strips in seen.groups.items():
         parts.append(f"<h3>{text(title)}</h3>" + "".join(map(_strip, strips)))
     classes = "".join(_swatch(name, colour) for name, colour in seen.classes.items())
@@ -40,14 +46,8 @@ def _strip(strip: Strip) -> str:
     return f'<div class="strip"><h4>{text(strip.name)}</h4><div class="cells">{cells}</div></div>'
 
 
-def confusion_section(seen: Examination, where: str) -> str:
-    """The pixels that are taken for another class most often, then the matrices."""
-    (first, *others) = seen.evaluations.values()
-    if others:
-        counts = {name: one.counts[one.output] for name, one in seen.evaluations.items()}
-    else:
-        counts = {name: first.counts[name] for name in dict.fromkeys(("plain", first.output))}
-    names = first.class_names
+def confusion_section(counts: Mapping[str, Tensor], names: Sequence[str], where: str) -> str:
+    """The pixels that the last is most often wrong about, then a matrix for each."""
     labelled = next(iter(counts.values())).sum(1)
     last = list(counts.values())[-1]
     wrong = last - torch.diag(last.diagonal())
@@ -62,7 +62,7 @@ def confusion_section(seen: Examination, where: str) -> str:
     order = labelled.argsort(descending=True, stable=True).tolist()
     pictures = "".join(confusion_matrix(name, one, names, order) for name, one in counts.items())
     header = ["labelled", "taken for", *(f"{name}, % of the class" for name in counts), "% of all pixels"]
-    words = f"The most frequent confusions of {list(counts)[-1]}, on {where}"
+    words = f"The most frequent confusions of {list(counts)[-1]}, on {where}."
     matrix = "A row: the pixels of one labelled class, by what they were taken for; shades grow with the square root."
     return (
         f'<p>{text(words)}</p>{html_table(header, rows, words=2)}<p>{matrix}</p><div class="matrices">{pictures}</div>'

@@ -21,6 +21,7 @@ MARKERS = "osD^vP"
 MOST_CLUSTERS = len(COLOURS)
 DPI = 150
 ABSENT = "0.88"
+PANEL, APART = np.array([5.5, 3.7]), 0.32  # inches: about the size of t-SNE's panel, the least distance of two rows
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.uint8]
 
@@ -71,12 +72,19 @@ def tsne_figure(
         axes.scatter(*own.T, s=11, c=shade, marker=marker, linewidths=0, alpha=0.75, zorder=3)
         _thumbnail(figure.add_subplot(grid[k, 0]), one, class_index, shade, marker)
     axes.scatter(*places[first:].T, s=5, c="0.8", linewidths=0, zorder=1)
-    for k in range(len(clusters)):  # each smaller than the one before: rows that lie together all show
-        area = 640 * (1 - 0.75 * k / len(clusters)) ** 2
-        axes.scatter(*places[1 + k], s=area, c=COLOURS[k], marker="*", edgecolors="black", linewidths=0.9, zorder=6 + k)
-    axes.scatter(*places[0], s=150, c="white", marker="o", edgecolors="black", linewidths=2.2, zorder=5)
+    inches = PANEL / (places.max(0) - places.min(0) + 1e-6)
+    shown = spread(places[: len(rows)] * inches, APART) / inches
+    axes.update_datalim(np.concatenate([shown - 0.5 * APART / inches, shown + 0.5 * APART / inches]))  # whole stars
+    axes.margins(0.04)
     axes.set(xticks=[], yticks=[])
-    axes.set_title(f"{class_name} in {len(clusters)} images", fontsize=11, parse_math=False)
+    for start, end in zip(places, shown, strict=False):  # leader lines of the rows that lie on one another
+        if np.linalg.norm((end - start) * inches) > 0.1 * APART:
+            axes.plot(*np.stack([start, end]).T, color="black", linewidth=0.8, zorder=4)
+            axes.plot(*start, "o", color="black", markersize=3, zorder=4)
+    axes.scatter(*shown[0], s=110, c="white", marker="o", edgecolors="black", linewidths=2, zorder=5)
+    for k, place in enumerate(shown[1:]):
+        axes.scatter(*place, s=300, c=COLOURS[k], marker="*", edgecolors="black", linewidths=0.9, zorder=6)
+    axes.set_title(f"{class_name} in {len(clusters)} images\n{_distances(rows)}", fontsize=10, parse_math=False)
     empty: dict[str, Any] = {"linestyle": "", "color": "0.3"}
     handles = [
         Line2D([], [], marker="s", markersize=4, label=f"features of {_plain(class_name)}, by image", **empty),
@@ -87,6 +95,30 @@ def tsne_figure(
     figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=8.5, frameon=False)
     axes.set_xlabel("t-SNE of features and rows, all scaled to unit length: nearness is cosine", fontsize=8.5)
     return figure
+
+
+def spread(places: Array, least: float) -> Array:
+    """The places, [p, 2], pushed apart until no two are nearer than `least`; the others stay."""
+    angles = np.linspace(0.0, 2 * np.pi, len(places), endpoint=False)
+    # Those on one spot leave it in different directions.
+    found = places + 1e-3 * least * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    for _ in range(1000):
+        gaps = found[:, None] - found
+        lengths = np.linalg.norm(gaps, axis=-1) + np.eye(len(found))
+        missing = np.maximum(1.01 * least - lengths, 0.0) * (1.0 - np.eye(len(found)))
+        if missing.max() < 0.01 * least:
+            break
+        found = found + 0.1 * (gaps * (missing / lengths)[..., None]).sum(1)
+    return np.asarray(found, np.float32)
+
+
+def _distances(rows: Array) -> str:
+    """How far the images' rows are from the plain one, which is the first, and from one another."""
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    distances = 1.0 - unit @ unit.T
+    words = f"1 - cosine, mean: {distances[0, 1:].mean():.2g} from the plain row to an image's own"
+    pairs = np.triu_indices(len(rows) - 1, 1)
+    return words + (f", {distances[1:, 1:][pairs].mean():.2g} between images" if len(rows) > 2 else "")
 
 
 def moves_figure(moves: Array, present: npt.NDArray[np.bool_], images: Sequence[str], classes: Sequence[str]) -> Figure:

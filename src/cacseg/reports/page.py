@@ -10,6 +10,8 @@ from string import Template
 from typing import Any, NamedTuple
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from cacseg._version import __version__
 from cacseg.engine.scores import MEASURES, Scores, score_rows
@@ -19,6 +21,7 @@ from cacseg.reports.comparison import (
     EXPLAINED,
     arm_tables,
     averaged,
+    cell_title,
     class_tables,
     cost_table,
     own,
@@ -43,11 +46,11 @@ class RunRecord(NamedTuple):
 
     arm: str  # runs of one arm and cell are averaged
     cell: tuple[str, str, int]  # data, model, steps
-    seed: int
     facts: Mapping[str, str]  # what was trained, on what
     settings: Mapping[str, str]
     scores: Scores | None = None
     metrics: pd.DataFrame | None = None  # of metrics.csv
+    pair: int = 0  # differences are between runs of one pair: of a comparison the seed
 
 
 class Report(NamedTuple):
@@ -70,7 +73,7 @@ def make_page(report: Report) -> str:
     arms = list(dict.fromkeys(run.arm for run in report.runs))
     cells = list(dict.fromkeys(run.cell for run in report.runs))
     found = _tables(report.runs)
-    scored, seen = not found.results.empty, report.examination
+    scored = not found.results.empty
     shown = "".join(_curves([run for run in report.runs if run.cell == cell], arms, len(cells) > 1) for cell in cells)
     parts: dict[str, str] = {}
     if len(arms) == 1:
@@ -81,16 +84,15 @@ def make_page(report: Report) -> str:
         parts["Differences"] = _differences(found, arms, report.paired)
     if scored:
         parts["Classes"] = "".join(_classes(found.classes, cell, arms, len(cells) > 1) for cell in cells)
-    if seen is not None:
-        where = f"{seen.shown} of the {seen.total} images of {seen.split}; {report.weights}."
-        parts["Images"] = images_section(seen, where)
+    if report.examination is not None:
+        parts["Images"] = images_section(report.examination, report.weights)
     if shown:
         parts.setdefault("Curves", shown)
-    if seen is not None:
-        parts["Confusions"] = confusion_section(seen, where)
-    if scored and len(report.runs) > 1:
+    if scored and (confusions := _confusions(report.runs)):
+        parts["Confusions"] = confusions
+    if scored:
         costs = cost_table(found.costs)
-        parts["Time and memory"] = html_table(costs.header, costs.rows, words=4)
+        parts["Time and memory"] = html_table(costs.header, costs.rows, words=3)
     parts["Settings"] = _settings(report.runs, arms)
     links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in parts)
     notes = "".join(f'<p class="note">{text(one)}</p>' for one in report.notes)
@@ -105,12 +107,13 @@ def _tables(runs: Iterable[RunRecord]) -> Tables:
     results, classes, costs = [], [], []
     for run in runs:
         if run.scores is not None:
-            about = {**dict(zip(CELL, run.cell, strict=True)), "arm": run.arm, "seed": run.seed}
+            about = {**dict(zip(CELL, run.cell, strict=True)), "arm": run.arm, "seed": run.pair}
             rows = score_rows(about, run.scores)
             results += rows.results
             classes += rows.classes
-            costs.append({"peak_mib": None, **rows.cost, **about, "device": rows.cost.get("device") or ""})
-    numbers = dict.fromkeys((*MEASURES, "iou", "labelled", "seconds", "peak_mib", "best_mean_iou"), float)
+            costs.append(rows.cost)
+    measured = ("step", "seconds", "peak_mib", "parameters", "best_step", "best_mean_iou")
+    numbers = dict.fromkeys((*MEASURES, "iou", "labelled", *measured), float)
     tables = [pd.DataFrame(rows) for rows in (results, classes, costs)]
     return Tables(*(one.astype({name: kind for name, kind in numbers.items() if name in one}) for one in tables))
 
@@ -129,8 +132,12 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
         measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
         body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
     scores = html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2)
-    oracle = " The oracle has seen the labels." if "mIoU, oracle" in tiles else ""
-    return f'<div class="tiles">{figures}</div>{about}{scores}<p>Percent.{oracle}</p>'
+    words = "Percent."
+    if "plain" in set(rows["output"]) and own(rows)["output"].iloc[0] != "plain":
+        words += " plain: the fixed classifier of the same model, not a model that was trained without context."
+    if "mIoU, oracle" in tiles:
+        words += " The oracle has seen the labels."
+    return f'<div class="tiles">{figures}</div>{about}{scores}<p>{words}</p>'
 
 
 def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
@@ -149,7 +156,7 @@ def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
     if costs["seconds"].notna().all():
         tiles["time"] = str(datetime.timedelta(seconds=round(costs["seconds"].median())))
     if costs["peak_mib"].notna().all():
-        tiles["GPU memory"] = f"{costs['peak_mib'].max() / 1024:.1f} GiB"
+        tiles["peak memory"] = f"{costs['peak_mib'].max() / 1024:.1f} GiB"
     return tiles
 
 
@@ -160,10 +167,11 @@ def _is_cell(rows: pd.DataFrame, cell: tuple[Any, ...]) -> pd.Series:
 def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
     """Sentences and tables of several arms."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
+    tables = []
     for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
-        parts.append(f"<h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}")
+        tables.append(f"<div><h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}</div>")
     words = " ".join(EXPLAINED) if paired else UNPAIRED
-    return "".join(parts) + f"<p>{text(words)}</p>"
+    return f'{"".join(parts)}<div class="tables">{"".join(tables)}</div><p>{text(words)}</p>'
 
 
 def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[str], titled: bool) -> str:
@@ -173,7 +181,7 @@ def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[s
         return ""
     shares = here.drop_duplicates("class").set_index("class")["labelled"].sort_values(ascending=False, kind="stable")
     names = [str(name) for name in shares.index]
-    heading = _heading(cell) if titled else ""
+    heading = f"<h3>{text(cell_title(cell))}</h3>" if titled else ""
     if len(arms) == 1:
         output = own(here)["output"].iloc[0]
         means = here.groupby(["output", "class"])["iou"].mean()
@@ -224,7 +232,7 @@ def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str
     scores = "".join(curves(title, one, extent(every)) for title, one in panels.items()) if every else ""
     terms = [name for name in columns if name.startswith("loss/")]
     losses = "".join(curves(name.removeprefix("loss/"), lines(name)) for name in terms)
-    parts = [_heading(runs[0].cell)] if titled and (scores or losses) else []
+    parts = [f"<h3>{text(cell_title(runs[0].cell))}</h3>"] if titled and (scores or losses) else []
     if scores:
         parts.append(
             f'<h3>mIoU</h3>{legend(outputs if len(arms) == 1 else arms)}<div class="charts wide">{scores}</div>'
@@ -248,6 +256,27 @@ def _mean_curve(name: str, runs: Sequence[RunRecord], column: str, factor: float
     return Line(name, table.mean(axis=1), table.sem(axis=1) if len(found) > 1 else None)
 
 
+def _confusions(runs: Sequence[RunRecord]) -> str:
+    """Of the longest runs on the first data: both outputs of one arm, or the own output of each; summed over seeds."""
+    cell = max((run.cell for run in runs if run.cell[:2] == runs[0].cell[:2]), key=lambda one: one[2])
+    here = [run for run in runs if run.cell == cell and run.scores is not None]
+    alone = len({run.arm for run in here}) == 1
+    counts: dict[str, Tensor] = {}
+    for run in here:
+        assert run.scores is not None
+        outputs, own_output = run.scores["splits"]["val"]["outputs"], run.scores["output"]
+        for output in dict.fromkeys(("plain", own_output) if alone else (own_output,)):
+            if "confusion" in outputs[output]:
+                name = output if alone else run.arm
+                counts[name] = counts.get(name, 0) + torch.tensor(outputs[output]["confusion"])
+    if not counts:
+        return ""
+    scores = here[0].scores
+    assert scores is not None
+    where = f"all {scores['splits']['val']['images']} validation images; {cell_title(cell)}"
+    return confusion_section(counts, scores["class_names"], where)
+
+
 def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
     """Where arms differ; then all settings of the first."""
     firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
@@ -267,10 +296,6 @@ def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
         title = "All settings" if len(arms) == 1 else f"All settings of {text(arms[0])}"
         parts.append(f"<details><summary>{title}</summary>{values}</details>")
     return "".join(parts) or "<p>Nothing is known about them.</p>"
-
-
-def _heading(cell: tuple[Any, ...]) -> str:
-    return f"<h3>{text(f'{cell[0]}, {cell[1]}, {cell[2]} steps')}</h3>"
 
 
 def _anchor(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,20 +12,17 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 
-from cacseg.data.pictures import BETTER, NEITHER, WORSE
+from cacseg.data.pictures import Labels, compare_masks, draw_changes, unique_colours
 from cacseg.data.sample import Sample, SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.engine.inference import Inference, Scale, segment_each
 from cacseg.models.model import SegmentationModel
 from cacseg.reports.tables import percent
-from cacseg.runtime.colours import Colour, Picture, index_png
+from cacseg.runtime.colours import Colour, Picture, index_png, jpeg
 
 EACH = 4  # images of a kind
 SIDE = 320  # pixels, the longest side of a picture
-Labels = npt.NDArray[np.uint8]
-MARKS = {"became right": BETTER, "became wrong": WORSE, "changed, wrong before and after": NEITHER}
 
 
 class Subject(NamedTuple):
@@ -53,10 +49,9 @@ class Strip(NamedTuple):
 class Examination(NamedTuple):
     """What models do on some images of a split."""
 
-    evaluations: dict[str, Evaluation]  # of each subject
     groups: dict[str, list[Strip]]  # by what the images were chosen for
     classes: dict[str, Colour]  # those that occur in the pictures
-    shown: int  # images that were evaluated
+    scored: int  # images that they were chosen from
     total: int  # of the split
     split: str  # "camvid val"
 
@@ -91,7 +86,7 @@ def examine(
     evaluations: Mapping[str, Evaluation] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Examination:
-    """Evaluates the subjects on at most so many images and draws those that tell most.
+    """Scores the subjects on at most so many images and draws those that tell most.
 
     `evaluations` are those of the whole split, where there are any. `progress` hears the number of images done, of all
     subjects together.
@@ -112,7 +107,7 @@ def examine(
                 workers=workers,
                 progress=partial(_add, progress, done * len(part)),
             )
-    chosen = choose_images(found)
+    chosen, palette = choose_images(found), unique_colours(part.palette)
     places = [place for group in chosen.values() for place in group]
     masks = {
         subject.name: _masks(subject, found[subject.name], part, places, device, precision) for subject in subjects
@@ -127,10 +122,12 @@ def examine(
             shown = [mask for one in of_image.values() for mask in one.values()]
             occurring.update(*(np.unique(mask).tolist() for mask in (sample.labels, *shown)))
             results = {name: one.images[place] for name, one in found.items()}
-            strips.append(Strip(part.image_name(place), _cells(sample, of_image, results, part)))
+            strips.append(Strip(part.image_name(place), _cells(sample, of_image, results, palette, part.ignore_index)))
         groups[title] = strips
-    classes = {part.class_names[k]: part.palette[k] for k in sorted(occurring) if k < len(part.class_names)}
-    return Examination(found, groups, classes, len(part), len(data), f"{data.name} {data.split}")
+    classes = {name: palette[k] for k, name in enumerate(part.class_names) if k in occurring}
+    if max(occurring) >= len(palette):
+        classes["ignored"] = (0, 0, 0)
+    return Examination(groups, classes, len(part), len(data), f"{data.name} {data.split}")
 
 
 def _add(progress: Callable[[int], None], before: int, done: int, _: object) -> None:
@@ -191,11 +188,12 @@ def _cells(
     sample: Sample,
     masks: Mapping[str, Mapping[str, Labels]],
     results: Mapping[str, ImageResult],
-    data: SegmentationData,
+    palette: Sequence[Colour],
+    ignore_index: int,
 ) -> list[Cell]:
     """image | labels | plain | context | changes of one model; or the own masks of several, each beside its changes."""
     image, labels = _small(sample.image), _small(sample.labels)
-    cells = [Cell("image", "", _photo(image)), Cell("labels", "", _mask(labels, data.palette), True)]
+    cells = [Cell("image", "", _photo(image)), Cell("labels", "", _mask(labels, palette), True)]
     if len(masks) == 1:
         shown = [(output, name, output, mask) for name, one in masks.items() for output, mask in one.items()]
     else:
@@ -203,35 +201,15 @@ def _cells(
     before = shown[0][3]
     for place, (title, name, output, mask) in enumerate(shown):
         words = f"mIoU {percent(results[name].scores(output).mean_iou)}"
-        cells.append(Cell(title, words, _mask(_small(mask), data.palette), True))
+        cells.append(Cell(title, words, _mask(_small(mask), palette), True))
         if place:
-            marked = mark_changes(image, _small(before), _small(mask), labels, data.ignore_index)
-            words = _count(before, mask, sample.labels, data.ignore_index)
+            marked = draw_changes(image, _small(before), _small(mask), labels, ignore_index)
+            words = _count(before, mask, sample.labels, ignore_index)
             cells.append(Cell("changes" if len(shown) == 2 else f"changes by {title}", words, _photo(marked)))
     if len(shown) == 1:
-        wrong = mark_changes(image, labels, _small(before), labels, data.ignore_index)
+        wrong = draw_changes(image, labels, _small(before), labels, ignore_index)
         cells.append(Cell("errors", "", _photo(wrong)))
     return cells
-
-
-def compare_masks(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> dict[str, npt.NDArray[np.bool_]]:
-    """Where `after` differs from `before`, by what became of it (the keys of MARKS)."""
-    changed = (before != after) & (labels != ignore_index)
-    right = changed & (after == labels)
-    wrong = changed & (before == labels)
-    return dict(zip(MARKS, (right, wrong, changed & ~right & ~wrong), strict=True))
-
-
-def mark_changes(image: Picture, before: Labels, after: Labels, labels: Labels, ignore_index: int) -> Picture:
-    """The image in pale grey with its changed pixels in colour; striped where both are wrong."""
-    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
-    picture = np.repeat((150 + grey // 3)[..., None], 3, axis=2).astype(np.uint8)
-    rows, columns = np.indices(labels.shape)
-    for title, where in compare_masks(before, after, labels, ignore_index).items():
-        picture[where] = MARKS[title]
-        if title == list(MARKS)[-1]:
-            picture[where & ((rows + columns) % 6 < 2)] = (60, 60, 60)
-    return picture
 
 
 def _count(before: Labels, after: Labels, labels: Labels, ignore_index: int) -> str:
@@ -253,9 +231,7 @@ def _small(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def _photo(picture: Picture) -> str:
-    content = io.BytesIO()
-    Image.fromarray(picture).save(content, "JPEG", quality=78, subsampling=0, optimize=True)
-    return data_uri(content.getvalue(), "jpeg")
+    return data_uri(jpeg(picture, 80), "jpeg")
 
 
 def _mask(labels: Labels, palette: Sequence[Colour]) -> str:

@@ -28,7 +28,6 @@ from cacseg.reports.figures import MOST_CLUSTERS, Cluster, Row, answers_figure, 
 from cacseg.reports.pictures import saved
 
 FORMATS = ("png", "svg")
-NAMES = ("tsne", "moves", "entropy", "predictions")
 ENOUGH = 10  # features of a class that an image needs for t-SNE, where the class is not asked for
 OTHERS = 60  # features of other classes of an image in t-SNE
 T = TypeVar("T")
@@ -44,9 +43,9 @@ class Shown(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The figures that were written, and of the others why not."""
+    """The figures that were written with what each shows, and of the others why not."""
 
-    figures: list[str]
+    figures: dict[str, str]
     left_out: dict[str, str]
 
 
@@ -70,7 +69,8 @@ def write_figures(
 
     `looked_at` and `in_grids` are images of the data. `done` is called after each pass of an image.
     """
-    main, left_out = main_run(runs), dict[str, str]()
+    main, left_out, written = main_run(runs), dict[str, str](), dict[str, str]()
+    titles = [run.title for run in runs]
     for run in runs:
         run.model.to(device).eval()
     if adapts(main.model):
@@ -79,12 +79,14 @@ def write_figures(
         try:  # first: a class that is nowhere is an error before anything is written
             chosen, which = choose_class(found, data.class_names, wanted)
             _save(folder, "tsne", _tsne(main.model, data, chosen, which))
+            written["tsne"] = f"{data.class_names[which]} in {', '.join(one.name for one in chosen)}, by {main.title}"
         except TooFewError as error:
             if class_name is not None:
                 raise
             left_out["tsne"] = str(error)
         if any(one.counts.any() for one in found):
             _write_moves(folder, found, data.class_names)
+            written["moves"] = f"{len(found)} images, by {main.title}"
         else:
             left_out["moves"] = "no feature of these images is labelled."
     else:
@@ -120,7 +122,9 @@ def write_figures(
         ]
     _save(folder, "entropy", answers_figure(entropies, data.class_names, data.palette))
     _save(folder, "predictions", answers_figure(predictions, data.class_names, data.palette))
-    return Written([name for name in NAMES if name not in left_out], left_out)
+    images = ", ".join(row.name for row in entropies)
+    written |= {"entropy": f"{images}, by {main.title}", "predictions": f"{images}, by {' and '.join(titles)}"}
+    return Written(written, left_out)
 
 
 class TooFewError(ValueError):

@@ -58,7 +58,7 @@ export function resetPicture() {
   const [width, height] = state.result.shown;
   const picture = $("picture");
   picture.style.aspectRatio = `${width} / ${height}`;
-  picture.style.maxWidth = `calc(74vh * ${width / height})`;
+  picture.style.maxWidth = $("split").style.maxWidth = `calc(74vh * ${width / height})`;
   picture.classList.toggle("coarse", picture.clientWidth > 2 * width);
   for (const canvas of [$("left-side"), $("right-side")]) Object.assign(canvas, { width, height });
   probe = [width >> 1, height >> 1];

@@ -1,0 +1,115 @@
+"""Makes the pictures of README and docs: of a comparison on CamVid, and of a context-aware run on it.
+
+    make pictures COMPARISON=runs/pictures RUN=runs/camvid DATA=data/camvid
+
+docs/figures.md has the commands that train them. Report, figures and page are those of `cacseg report`, `figures` and
+`app`; Chromium takes the screenshots (`make browser` installs it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+OUTPUT = Path(__file__).parent.parent / "docs" / "pictures"
+CACSEG = sys.executable, "-m", "cacseg.cli"
+SHOWN = "Largest gains", "Largest losses"  # of each the first strip
+GAP = 8  # pixels between strips
+EXAMPLE = 8  # the image in the page of `cacseg app`
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("comparison", type=Path, help="the folder of `cacseg compare camvid --arms plain,tuned`")
+    parser.add_argument("run", type=Path, help="the folder of a context-aware run on CamVid, with its weights")
+    parser.add_argument("--data", type=Path, required=True, help="CamVid: images/{train,val}, labels/{train,val}")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name, chromium() as browser:
+        scratch = Path(name)
+        call("figures", asked.run, "--root", asked.data, "-o", scratch, "--overwrite", "--images", 12)
+        for figure in ("tsne", "moves"):
+            keep(f"camvid_{figure}.png", (scratch / f"{figure}.png").read_bytes())
+        call("report", asked.comparison, "-o", scratch / "report.html", "--images", 0)  # needs no weights
+        with opened(browser, 1280, 860) as page:
+            page.goto((scratch / "report.html").as_uri())
+            keep("report.png", page.screenshot())
+        with opened(browser, 390, 844, scheme="dark") as page:
+            page.goto((scratch / "report.html").as_uri())
+            page.locator("#classes").evaluate("one => one.scrollIntoView({behavior: 'instant'})")
+            keep("report_phone.png", page.screenshot())
+        with opened(browser, 1280, 860, sharpness=1.25) as page:
+            page.goto((asked.comparison / "report.html").resolve().as_uri())  # with the images that were drawn then
+            titles = [page.locator("#images h3", has_text=title) for title in SHOWN]
+            strips = [one.locator("xpath=following-sibling::*[1]").locator(".cells").screenshot() for one in titles]
+            keep("camvid_strips.jpg", *strips)
+        with opened(browser, 1060, 930) as page, app(asked.run, asked.data / "images" / "val") as url:
+            page.goto(url)
+            page.locator("#example-list button").nth(EXAMPLE).click()
+            page.locator("#name:not(:empty)").wait_for()
+            page.locator("#status:empty").wait_for(state="attached")
+            keep("app.jpg", page.screenshot())
+
+
+def call(*words: object) -> None:
+    subprocess.run([*CACSEG, *map(str, words)], check=True)
+
+
+@contextmanager
+def app(run: Path, examples: Path) -> Iterator[str]:
+    """The address of the page, while it is served."""
+    words = ("app", run, "--port", 0, "--examples", examples)
+    server = subprocess.Popen([*CACSEG, *map(str, words)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield server.stdout.readline().split()[0]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    names = (os.environ.get("CACSEG_BROWSER"), *map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=next(filter(None, names), None))
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened(
+    browser: Browser, width: int, height: int, *, scheme: str = "light", sharpness: float = 1.0
+) -> Iterator[Page]:
+    size = {"width": width, "height": height}
+    context = browser.new_context(viewport=size, color_scheme=scheme, device_scale_factor=sharpness)
+    yield context.new_page()
+    context.close()
+
+
+def keep(name: str, *contents: bytes) -> None:
+    """Pictures below one another; photographs as JPEG, others as PNG of 256 colours: both small."""
+    pictures = [Image.open(io.BytesIO(content)).convert("RGB") for content in contents]
+    whole = Image.new("RGB", (pictures[0].width, sum(one.height + GAP for one in pictures) - GAP), "white")
+    for place, one in enumerate(pictures):
+        whole.paste(one, (0, sum(before.height + GAP for before in pictures[:place])))
+    path = OUTPUT / name
+    if path.suffix == ".jpg":
+        whole.save(path, quality=80, subsampling=0, optimize=True)
+    else:
+        whole.quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path}: {whole.width}x{whole.height}, {path.stat().st_size / 1000:.0f} kB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
