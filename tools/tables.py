@@ -229,6 +229,14 @@ def jobs() -> list[str]:
     return markdown_table(["", "images a second", ""], found)
 
 
+def large_images() -> list[str]:
+    rows = [
+        [f"{row['side']}x{row['side']}", f"{row['peak_mib']:.0f} MiB", f"{row['seconds']:.0f} s"]
+        for row in timed("arm_large_image")["rows"]
+    ]
+    return markdown_table(["image", "peak memory", "time"], rows)
+
+
 def dilated_times() -> list[str]:
     rows = []
     for entry in timed("h200_dilated_time"):
@@ -251,6 +259,7 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
     "docs/training.md": {"heads": heads},
+    "docs/large.md": {"large": large_images},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
 
