@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +56,10 @@ def port(exported):
 
 
 def ask(port, body=None, path="/mask"):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET" if body is None else "POST", path, body)
-    answer = connection.getresponse()
-    return answer.status, answer.read()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET" if body is None else "POST", path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def test_an_image_in_a_mask_out(port, exported):
