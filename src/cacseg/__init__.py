@@ -47,7 +47,8 @@ __all__ = [
 install_hook()  # before timm or another library imports torchvision
 
 # Found on first use: models import timm, and few programs need both.
-_PACKAGES = {"adapters": ("adapters", "convert", "restore"), "models": ("create_model", "load", "models")}
+_PACKAGES: dict[str, tuple[str, ...]] = {"engine.export": ("export",), "adapters": ("adapters", "convert", "restore")}
+_PACKAGES["models"] = ("create_model", "load", "models")
 
 
 def __getattr__(name: str) -> Any:
