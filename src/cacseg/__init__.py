@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cacseg import functional, ops, variants
     from cacseg.adapters import convert, restore
     from cacseg.classifier import ContextAwareClassifier
+    from cacseg.engine.export import export
     from cacseg.losses import ContextLoss
     from cacseg.models import create_model, load
     from cacseg.ops import overlap_loss, upsampled_cross_entropy
@@ -39,6 +40,7 @@ _MODULES = {
     "Predictor": "predictor",
     "convert": "adapters",
     "create_model": "models",
+    "export": "engine.export",
     "load": "models",
     "overlap_loss": "ops",
     "restore": "adapters",
@@ -57,6 +59,7 @@ __all__ = [
     "Predictor",
     "convert",
     "create_model",
+    "export",
     "functional",
     "load",
     "ops",

@@ -158,8 +158,9 @@ def read_class_weights(weights: Sequence[float] | Tensor) -> Tensor:
 
 
 def check_image_classifiers(classifier: Tensor, images: int) -> None:
-    """Classifiers are `[images, n, d]`, or one for all of them, `[1, n, d]`."""
-    if classifier.ndim != 3 or classifier.shape[0] not in (1, images):
+    """Classifiers are `[images, n, d]`, or one for all of them, `[1, n, d]`; compilers would take 1 for a condition."""
+    fits = torch.compiler.is_compiling() or classifier.shape[0] in (1, images)
+    if classifier.ndim != 3 or not fits:
         raise ValueError(
             f"classifier must be [{images}, n, d], one for each image, or [1, n, d]; got shape "
             f"{tuple(classifier.shape)}."

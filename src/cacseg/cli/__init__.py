@@ -14,6 +14,7 @@ from cacseg.cli.compare import ablate, compare
 from cacseg.cli.data import data
 from cacseg.cli.demo import demo
 from cacseg.cli.evaluate import evaluate
+from cacseg.cli.export import export
 from cacseg.cli.figures import figures
 from cacseg.cli.hub import hub
 from cacseg.cli.models import import_weights, models
@@ -55,6 +56,7 @@ app.command()(ablate)
 app.command("import-weights")(import_weights)
 app.command("eval")(evaluate)
 app.command()(predict)
+app.command()(export)
 app.command()(figures)
 app.command()(report)
 app.command()(hub)

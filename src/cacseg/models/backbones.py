@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from cacseg._checks import check_choice, did_you_mean
 from cacseg.models.files import TensorFile, list_names
-from cacseg.models.layers import crop_to_stride
+from cacseg.models.layers import crop_to_stride, missing_to_multiple
 from cacseg.models.reference import Swin, dilate_first_blocks, fuse_bilinearly
 
 SAME_PADDED = (Conv2dSame, Conv2dSameExport, StdConv2dSame, ScaledStdConv2dSame, AvgPool2dSame, MaxPool2dSame)
@@ -61,7 +61,7 @@ class Backbone(nn.Module):
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
         size = images.shape[2:]
         if self.multiple > 1:
-            below, right = (-side % self.multiple for side in size)
+            below, right = (missing_to_multiple(side, self.multiple) for side in size)
             images = F.pad(images, (0, right, 0, below))
         maps = self.net(images)
         pyramid = [maps[index] for index in self.indices]

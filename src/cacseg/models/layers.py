@@ -9,10 +9,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from cacseg.functional._precision import no_autocast, widen
+
 
 def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
     """Bilinear, align_corners=False: how everything in the models changes its size."""
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+
+
+def fit(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
+    """`resize` where the size is another. Exported sizes are symbols and cannot be compared: there it always runs."""
+    fits = not torch.compiler.is_compiling() and maps.shape[2:] == tuple(size)
+    return maps if fits else resize(maps, size)
+
+
+def missing_to_multiple(side: int, multiple: int) -> int:
+    """-side % multiple, written so that exporters know the sum to be a multiple."""
+    return multiple * ((side + multiple - 1) // multiple) - side
 
 
 def crop(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
@@ -35,6 +48,24 @@ def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:
     """All levels at the size of the first, the finest, concatenated over their channels."""
     size = pyramid[0].shape[2:]
     return torch.cat([pyramid[0], *(resize(level, size) for level in pyramid[1:])], dim=1)
+
+
+def pool(maps: Float[Tensor, "b d h w"], output_size: int | tuple[int, int]) -> Float[Tensor, "b d i j"]:
+    """F.adaptive_avg_pool2d; for compilers and exporters, which need its sizes fixed, as products with two matrices."""
+    if not torch.compiler.is_compiling():
+        return F.adaptive_avg_pool2d(maps, output_size)
+    counts = (output_size, output_size) if isinstance(output_size, int) else output_size
+    with no_autocast(maps):
+        values = widen(maps)
+        rows, columns = (pooling_matrix(*pair, values) for pair in zip(maps.shape[2:], counts, strict=True))
+        return torch.einsum("bdhw,ih,jw->bdij", values, rows, columns).to(maps.dtype)
+
+
+def pooling_matrix(length: int, bins: int, like: Tensor) -> Float[Tensor, "bins length"]:
+    """What each place contributes to each bin: bin i is the mean from floor(i L / bins) to ceil((i + 1) L / bins)."""
+    index, place = torch.arange(bins, device=like.device)[:, None], torch.arange(length, device=like.device)
+    inside = ((place + 1) * bins > index * length) & (place * bins < (index + 1) * length)
+    return inside.to(like.dtype) / inside.sum(1, keepdim=True)
 
 
 class ConvNormAct(nn.Module):
@@ -76,7 +107,7 @@ class PooledContext(nn.Module):
         self.project = ConvNormAct(in_channels, out_channels, 1)
 
     def forward(self, maps: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d2 h w"]:
-        pooled = F.adaptive_avg_pool2d(maps, self.bins)
+        pooled = pool(maps, self.bins)
         norm = self.project.norm  # synchronised normalisation is another class and sees the other devices' images
         if type(norm) is nn.BatchNorm2d and norm.training and pooled.shape[0] * self.bins**2 == 1:
             raise ValueError(

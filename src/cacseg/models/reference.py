@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from timm.models.swin_transformer import window_partition, window_reverse
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cacseg.models.layers import resize
+from cacseg.models.layers import fit, missing_to_multiple
 
 Pair = tuple[int, int]
 
@@ -35,10 +34,10 @@ class FusedBranches(nn.Module):
     def forward(self, maps: list[Tensor]) -> list[Tensor]:
         maps = [branch(branch_maps) for branch, branch_maps in zip(self.branches, maps, strict=True)]
         fused = []
-        for layers, target in zip(self.fuse_layers, maps, strict=True):
-            size = target.shape[2:]
+        for index, (layers, target) in enumerate(zip(self.fuse_layers, maps, strict=True)):
             terms = [layer(source) for layer, source in zip(layers, maps, strict=True)]
-            terms = [term if term.shape[2:] == size else resize(term, size) for term in terms]
+            coarser = (fit(term, target.shape[2:]) for term in terms[index + 1 :])
+            terms = [*terms[: index + 1], *coarser]
             fused.append(F.relu(sum(terms[1:], terms[0])))
         return fused
 
@@ -90,7 +89,8 @@ class Swin(nn.Module):
 
     def forward(self, images: Float[Tensor, "b c H W"]) -> list[Tensor]:
         patch = self.patch_embed.patch_size
-        images = F.pad(images, (0, -images.shape[3] % patch[1], 0, -images.shape[2] % patch[0]))
+        below, right = (missing_to_multiple(side, patch[i]) for i, side in enumerate(images.shape[2:]))
+        images = F.pad(images, (0, right, 0, below))
         x = self.patch_embed.norm(self.patch_embed.proj(images).permute(0, 2, 3, 1))  # [b, h, w, d] from here on
         pyramid = []
         for level, stage in enumerate(self.layers):
@@ -111,7 +111,7 @@ class SwinStage(nn.Module):
         self.blocks = nn.ModuleList(SwinBlock(block) for block in stage.blocks)
 
     def forward(self, x: Float[Tensor, "b h w d"]) -> Float[Tensor, "b h2 w2 d2"]:
-        x = self.downsample(x)
+        x = x if isinstance(self.downsample, nn.Identity) else merge_patches(x, self.downsample)
         mask = shifted_window_mask(x, self.window, self.shift)
         for index, block in enumerate(self.blocks):
             x = block(x, mask if index % 2 else None)
@@ -133,6 +133,13 @@ class SwinBlock(nn.Module):
         return x + self.drop_path2(self.mlp(self.norm2(x)))
 
 
+def merge_patches(x: Float[Tensor, "b h w d"], layer: Any) -> Float[Tensor, "b h2 w2 d2"]:
+    """What timm's layer computes of each 2x2 patches, an odd map padded; written so that exporters can follow it."""
+    x = pad_to_multiple(x, (2, 2))
+    patches = x.unflatten(2, (x.shape[2] // 2, 2)).unflatten(1, (x.shape[1] // 2, 2))  # [b, h2, 2, w2, 2, d]
+    return layer.reduction(layer.norm(patches.permute(0, 1, 3, 4, 2, 5).flatten(3)))
+
+
 def windowed_attention(
     x: Float[Tensor, "b h w d"], attention: nn.Module, window: Pair, shift: Pair, mask: Tensor | None
 ) -> Float[Tensor, "b h w d"]:
@@ -142,22 +149,46 @@ def windowed_attention(
     in other windows and the seam of the roll is not where the mask has it; the reference's weights were trained
     with the padding in the map before it is rolled.
     """
-    h, w = x.shape[1:3]
-    x = F.pad(x, (0, 0, 0, -w % window[1], 0, -h % window[0]))
+    b, h, w, d = x.shape
+    x = pad_to_multiple(x, window)
     x = x.roll((-shift[0], -shift[1]), dims=(1, 2)) if any(shift) else x
-    windows = attention(window_partition(x, window).flatten(1, 2), mask)  # [b * windows, area, d]
-    x = window_reverse(windows.unflatten(1, window), window, x.shape[1], x.shape[2])
+    windows = attention(partition(x, window), mask)  # [b * windows, area, d]
+    rows, columns = x.shape[1] // window[0], x.shape[2] // window[1]
+    x = copied(windows.view(b, rows, columns, *window, d).transpose(2, 3)).view(x.shape)
     x = x.roll(shift, dims=(1, 2)) if any(shift) else x
+    if torch.compiler.is_compiling():  # exporters cannot tell that a slice ends within the map
+        return F.pad(x, (0, 0, 0, w - x.shape[2], 0, h - x.shape[1]))
     return x[:, :h, :w]
+
+
+def pad_to_multiple(x: Float[Tensor, "b h w d"], multiple: Pair) -> Float[Tensor, "b h2 w2 d"]:
+    """Zeros below and to the right."""
+    below, right = (missing_to_multiple(side, multiple[i]) for i, side in enumerate(x.shape[1:3]))
+    return F.pad(x, (0, 0, 0, right, 0, below))
+
+
+def partition(x: Float[Tensor, "b h w d"], window: Pair) -> Float[Tensor, "windows area d"]:
+    """The windows of a map of whole windows, row by row."""
+    b, h, w, d = x.shape
+    rows, columns = h // window[0], w // window[1]
+    x = copied(x.view(b, rows, window[0], columns, window[1], d).transpose(2, 3))
+    return x.view(b * rows * columns, window[0] * window[1], d)
+
+
+def copied(x: Tensor) -> Tensor:
+    """`x.contiguous()`, but without a look at the strides, which exporters would take for a condition on the size."""
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def shifted_window_mask(x: Float[Tensor, "b h w d"], window: Pair, shift: Pair) -> Float[Tensor, "windows area area"]:
     """0 between pixels that lie together in the map, -100 between those that only the roll brought together."""
 
     def band(axis: int) -> Tensor:  # 0: whole windows; 1 and 2: before and after the seam in the last window
-        length = x.shape[1 + axis] + -x.shape[1 + axis] % window[axis]
-        position = torch.arange(length, device=x.device)
-        return (position >= length - window[axis]).long() + (position >= length - shift[axis]).long()
+        count = (x.shape[1 + axis] + window[axis] - 1) // window[axis]
+        to_end = count * window[axis] - torch.arange(count * window[axis], device=x.device)
+        return ((to_end <= window[axis]).long() + (to_end <= shift[axis]).long()).view(count, window[axis])
 
-    region = window_partition((3 * band(0)[:, None] + band(1))[None, :, :, None], window).flatten(1)  # [windows, area]
+    rows, columns = band(0), band(1)
+    region = 3 * rows[:, None, :, None] + columns[:, None]  # [rows, columns, window, window]
+    region = region.view(rows.shape[0] * columns.shape[0], window[0] * window[1])
     return torch.where(region[:, :, None] == region[:, None, :], 0.0, -100.0).to(x.dtype)

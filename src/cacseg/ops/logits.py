@@ -104,5 +104,8 @@ def _product(rows: Tensor, features: Tensor) -> Tensor:
     """[1 or b, n, d] times [b, d, *spatial] (packed: [1, n, d] times [N, d])."""
     if features.ndim == 2:
         return features @ rows[0].T
-    scores = rows @ features.flatten(2)
+    if torch.compiler.is_compiling():  # broadcasting in @ asks whether there is one image; exporters keep the answer
+        scores = torch.bmm(rows.expand(features.shape[0], -1, -1), features.flatten(2))
+    else:
+        scores = rows @ features.flatten(2)
     return scores.view(features.shape[0], rows.shape[1], *features.shape[2:])

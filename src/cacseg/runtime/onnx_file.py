@@ -32,7 +32,7 @@ class OnnxBackend:
 
     def __init__(self, path: str | Path, device: str = "auto", threads: int | None = None) -> None:
         try:
-            import onnxruntime  # type: ignore[import-untyped]
+            import onnxruntime
         except ModuleNotFoundError as error:
             message = f"{path} needs onnxruntime, which is not installed: pip install onnxruntime"
             raise ModuleNotFoundError(message, name=error.name) from error

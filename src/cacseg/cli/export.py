@@ -1,0 +1,161 @@
+"""`cacseg export`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cacseg.cli import _options as options
+from cacseg.cli._console import messages, say, typer
+
+if TYPE_CHECKING:
+    from cacseg.engine.export import Exported
+    from cacseg.engine.export.quantise import Image
+    from cacseg.recipes.config import DataConfig
+
+CALIBRATION = 32  # images at most
+SCORED = 100  # images of int8, unless --score says otherwise
+
+
+def export(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or a name on the Hub.")
+    ],
+    file: Annotated[Path, typer.Option("-o", "--file", help="The file to write: .onnx, or .pt2.")],
+    file_format: Annotated[
+        str, typer.Option("--format", help="onnx, torch-export, or aotinductor (machine code for machines like this).")
+    ] = "onnx",
+    output: Annotated[str, typer.Option(help="What comes out: logits, probabilities or classes.")] = "logits",
+    size: Annotated[str, typer.Option(help="At which size: that of the input, or of the features.")] = "input",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="The fixed classifier instead of the context-aware one.")
+    ] = False,
+    normalise: Annotated[
+        bool, typer.Option(help="Images are uint8 pixels, normalised within the file; else float32, by the caller.")
+    ] = True,
+    precision: Annotated[str, typer.Option(help="fp32, fp16, or int8 (of ONNX alone).")] = "fp32",
+    calibrate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="IMAGES", help="For int8: images, folders or globs; by default the run's training images."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A data set to score the file on; the run's own where there is a run.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Which data set it is, as of `cacseg eval`.")] = None,
+    score: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help=f"Compare mIoU with the model's on so many images; {SCORED} for int8 if there are data."
+        ),
+    ] = None,
+    scale: options.Scale = None,
+    device: Annotated[str, typer.Option(help="What aotinductor compiles for: cpu or cuda.")] = "cpu",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a model for inference elsewhere: ONNX, torch.export or AOTInductor.
+
+    \b
+    cacseg export runs/mine -o mine.onnx                                 logits at the size of the image
+    cacseg export runs/mine -o mine.onnx --output classes                the class of each pixel, uint8
+    cacseg export runs/mine -o small.onnx --precision int8               calibrated and scored on the run's data
+    cacseg export mine.safetensors -o mine.onnx --precision int8 --calibrate photos --data my_data
+    cacseg export runs/mine -o mine.pt2 --format torch-export            torch.export.load("mine.pt2").module()
+
+    The file takes any number of images of any size from 33x33 on, and holds class names, palette and normalisation as
+    metadata. It is compared with the model at two sizes; where it differs by more than rounding, no file is left and
+    the exit code is 2.
+    """
+    import cacseg
+    from cacseg.engine.device import choose_device
+    from cacseg.engine.export import export as write
+    from cacseg.models.saved import find_weights
+    from cacseg.recipes.protocol import data_of_run, data_to_evaluate
+
+    weights = find_weights(checkpoint)
+    run = data_of_run(weights)
+    known = run is not None or data is not None
+    protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data)) if known else None
+    images = _calibration(calibrate, protocol) if precision == "int8" else None
+    if score is None:
+        score = SCORED if precision == "int8" and protocol is not None else 0
+    if score and protocol is None:
+        raise ValueError("--score needs labelled images: give them with --data.")
+    model = cacseg.load(weights, choose_device(device))
+    with messages.status("") as status:
+        written = write(
+            model,
+            file,
+            format=file_format,  # type: ignore[arg-type]
+            output=output,  # type: ignore[arg-type]
+            size=size,  # type: ignore[arg-type]
+            plain=plain,
+            normalise=normalise,
+            precision=precision,  # type: ignore[arg-type]
+            calibration=images,
+            scale=options.parse_scale(scale, None if run is None else run.val_scale),
+            overwrite=overwrite,
+            progress=status.update,
+        )
+    _tell(written, file_format)
+    if score and protocol is not None:
+        _score(written, model, protocol, file_format, score)
+
+
+def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None) -> list[Image]:
+    """Images of the given paths, else of the split that the run was trained on."""
+    from cacseg.engine.export.quantise import evenly
+    from cacseg.recipes.protocol import open_split
+    from cacseg.runtime.decode import decode_image
+    from cacseg.runtime.inputs import find_images
+
+    if paths:
+        files = [one.path for one in find_images(paths)]
+        return [decode_image(files[i].read_bytes(), str(files[i])) for i in evenly(len(files), CALIBRATION)]
+    if protocol is None:
+        raise ValueError("int8 needs images to calibrate with, some dozens like those to come: --calibrate IMAGES.")
+    split = open_split(protocol, "train")
+    return [split.read(i).image for i in evenly(len(split), CALIBRATION)]
+
+
+def _tell(written: Exported, file_format: str) -> None:
+    from cacseg.engine.export.formats import OPSET
+
+    described, kind = written.described, f"ONNX, opset {OPSET}" if file_format == "onnx" else file_format
+    images = "uint8 pixels" if described.normalises else "float32, normalised"
+    say(
+        f"wrote {written.path} ({kind}, {described.precision}, {written.path.stat().st_size / 2**20:.1f} MiB) in "
+        f"{written.seconds:.0f} s: {images} to {described.output} at the size of the {described.size}"
+    )
+    for check in written.checks if described.precision != "int8" else ():
+        b, _, height, width = check.shape
+        say(
+            f"  {b} image(s) of {width}x{height}: largest difference {check.difference:.2g} of {check.allowed:.2g} "
+            f"allowed, {100 * check.agreement:.2f} % of pixels have the same class"
+        )
+    if described.precision == "int8":
+        same = 100 * sum(check.agreement for check in written.checks) / len(written.checks)
+        say(f"  {same:.2f} % of the pixels of {len(written.checks)} calibration images have the same class")
+
+
+def _score(written: Exported, model: Any, protocol: DataConfig, file_format: str, most: int) -> None:
+    from cacseg.engine.evaluate import compare_classes
+    from cacseg.engine.export.formats import open_file
+    from cacseg.engine.export.module import InferenceModule, inference_copy
+    from cacseg.engine.export.quantise import mean_iou
+    from cacseg.recipes.protocol import open_split
+
+    split = open_split(protocol, "val")
+    compare_classes(model, split)
+    device, described = model.classifier.weight.device, written.described
+    reference = InferenceModule(inference_copy(model), described).to(device)
+    with messages.status("scoring"):
+        runs = (open_file(written.path, file_format, device), reference)
+        of_file, of_model = (mean_iou(run, described, split, most, device) for run in runs)
+    count = min(most, len(split))
+    say(
+        f"  mIoU on {count} images of {split.name} {split.split}: {100 * of_file:.2f} ({described.precision}), "
+        f"{100 * of_model:.2f} (PyTorch, fp32)"
+    )

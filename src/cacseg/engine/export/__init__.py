@@ -1,0 +1,154 @@
+"""Writes a trained model as a file for inference elsewhere, and checks that file against the model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from cacseg._checks import check_choice
+from cacseg._files import check_target
+from cacseg.adapters.converted import is_converted
+from cacseg.engine.export.formats import SUFFIXES, check_packages, open_file, write
+from cacseg.engine.export.module import (
+    Description,
+    InferenceModule,
+    Output,
+    Size,
+    classifiers_of,
+    find_multiple,
+    forward_of,
+    inference_copy,
+    narrow,
+    trace,
+)
+from cacseg.engine.export.quantise import Image, prepare, quantise
+from cacseg.engine.export.verify import Check, compare, require, verify
+from cacseg.models.files import check_classes
+from cacseg.models.model import SegmentationModel
+from cacseg.presets import or_default
+
+Format = Literal["onnx", "torch-export", "aotinductor"]
+Precision = Literal["fp32", "fp16", "int8"]
+
+
+class Exported(NamedTuple):
+    """A file that was written, and how it compares with its model."""
+
+    path: Path
+    described: Description
+    checks: list[Check]  # at two sizes; of int8 on the images of the calibration
+    seconds: float
+
+
+def export(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    format: Format = "onnx",
+    output: Output = "logits",
+    size: Size = "input",
+    plain: bool = False,
+    normalise: bool = True,
+    precision: Precision = "fp32",
+    calibration: Iterable[Image] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    class_names: Sequence[str] | None = None,
+    palette: Sequence[Sequence[int]] | None = None,
+    scale: tuple[int, int] | None = None,
+    overwrite: bool = False,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Exported:
+    """Writes a model for inference with any batch, height and width, and compares the file with it at two sizes.
+
+        cacseg.export(model, "model.onnx", output="classes")
+        cacseg.export(cacseg.convert(smp.Unet(...)), "unet.onnx", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+    A file that differs from the model by more than rounding is an error, and none is left. The model stays as it is.
+
+    Args:
+        model: of `create_model` or `load`, one that `convert` returned, or any that returns logits [b, n, h, w].
+        path: ends in .onnx, or .pt2 for the other two formats.
+        format: "onnx"; "torch-export", for `torch.export.load`; "aotinductor", machine code for this kind of machine
+            and the device of the model, for `torch._inductor.aoti_load_package`.
+        output: "logits", "probabilities", or "classes" (uint8; int32 with more than 256).
+        size: of the "input", or of the "features": what the model itself returns where it is of another library.
+        plain: the fixed classifier instead of the context-aware one.
+        normalise: whether images are pixels, uint8 [b, 3, H, W]; else float32 that the caller normalises.
+        precision: "fp32"; "fp16", sums and the classifier in float32; "int8", of ONNX files alone.
+        calibration: for int8, images uint8 [H, W, 3], some dozens like those to come.
+        mean, std: of the normalisation, for pixels in [0, 1]; class_names, palette; None is the model's own.
+        scale: the longest and the shortest side that images should be fitted into, for those who read the file.
+        progress: called with a few words at the start of each step.
+    """
+    path = Path(path)
+    for name, value, choices in (
+        ("format", format, tuple(SUFFIXES)),
+        ("output", output, ("logits", "probabilities", "classes")),
+        ("size", size, ("input", "features")),
+        ("precision", precision, ("fp32", "fp16", "int8")),
+    ):
+        check_choice(name, value, choices)
+    if path.suffix != SUFFIXES[format]:
+        raise ValueError(f"a file of the format {format} ends in {SUFFIXES[format]}; got {path.name}.")
+    images = list(calibration or ())
+    if precision == "int8" and (format != "onnx" or not images):
+        raise ValueError("int8 is for ONNX files and needs images to calibrate with. Pass format='onnx', calibration.")
+    check_packages(format)
+    check_target(path, overwrite)
+    start = time.perf_counter()
+    own = inference_copy(model, plain=plain)
+    device = next(own.parameters()).device if format == "aotinductor" else torch.device("cpu")
+    if isinstance(own, SegmentationModel):
+        multiple, num_classes = 1, own.num_classes
+        mean, std = or_default(mean, own.mean), or_default(std, own.std)
+        class_names, palette = or_default(class_names, own.class_names), or_default(palette, own.palette)
+    elif mean is None or std is None:
+        raise ValueError("mean and std of the normalisation are needed for a model of another library. Pass both.")
+    else:
+        multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device)
+    check_classes(class_names, palette, num_classes, "the model")
+    adapts = is_converted(own) or (isinstance(own, SegmentationModel) and own.default_output == "context")
+    described = Description(
+        num_classes=num_classes,
+        class_names=None if class_names is None else list(class_names),
+        palette=None if palette is None else [list(map(int, colour)) for colour in palette],
+        mean=list(map(float, mean)),
+        std=list(map(float, std)),
+        normalises=normalise,
+        output=output,
+        size=size,
+        classifier="context" if adapts and not plain else "plain",
+        scale=scale,
+        precision=precision,
+    )
+    reference = InferenceModule(own, described, multiple).to(device)
+    module = reference
+    if precision == "fp16":
+        module = narrow(InferenceModule(inference_copy(model, plain=plain), described, multiple).to(device))
+    progress("tracing")
+    program = trace(module, device)
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
+        written = Path(scratch) / path.name
+        progress("writing")
+        write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
+        if precision == "int8":
+            progress("quantising")
+            whole, written = written, written.with_stem(f"{path.stem}.int8")
+            kept = [name for name, one in own.named_modules() if one in classifiers_of(own)]
+            quantise(whole, written, images, described, kept)
+        progress("verifying")
+        run = open_file(written, format, device)
+        checks = verify(run, reference, device)
+        if precision == "int8":
+            checks = require(compare(run, reference, prepare(image, described)) for image in images)
+        del run  # releases the file
+        os.replace(written, path)
+    return Exported(path, described, checks, time.perf_counter() - start)

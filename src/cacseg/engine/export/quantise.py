@@ -1,0 +1,86 @@
+"""int8 by ONNX Runtime's static quantisation, calibrated with images; and what an exported file scores."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from cacseg.data.sample import SegmentationData, read_sample
+from cacseg.data.transforms import normalise
+from cacseg.engine.export.formats import INPUT, KEY, SCOPES, Run, quiet
+from cacseg.engine.export.module import Description
+from cacseg.engine.export.verify import classes_of
+from cacseg.engine.inference import view_image
+from cacseg.functional.labels import resize_labels
+from cacseg.metrics import confusion, scores
+from cacseg.models.layers import resize
+
+Image = npt.NDArray[np.uint8]  # [H, W, 3]
+WEIGHTED = ("Conv", "MatMul", "Gemm")
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Up to `most` places in a list of `count`, evenly spaced."""
+    return [round(place) for place in np.linspace(0, count - 1, min(most, count)).tolist()]
+
+
+def prepare(image: Image, described: Description) -> Tensor:
+    """A batch of one image, fitted into `scale`, as the file takes it."""
+    pixels = view_image(image, described.scale, (1.0,))[0][None]
+    return pixels if described.normalises else normalise(pixels, described.mean, described.std)
+
+
+def quantise(source: Path, target: Path, images: Iterable[Image], described: Description, kept: Sequence[str]) -> None:
+    """An ONNX file with convolutions and products by weights in int8, the range of each tensor seen on the images.
+
+    The modules named in `kept`, the classifiers, stay as they are, and so do products of two activations.
+    """
+    import onnx
+    from onnxruntime import quantization
+
+    model: Any = onnx.load(source)
+    weights = {one.name for one in model.graph.initializer}
+    kept_scopes = {f"module.model.{name}" for name in kept}  # as `Traceable` and `InferenceModule` call it
+    chosen = []
+    for node in model.graph.node:
+        scopes = ast.literal_eval(next(one.value for one in node.metadata_props if one.key == SCOPES))
+        if node.op_type in WEIGHTED and node.input[1] in weights and not set(scopes) & kept_scopes:
+            chosen.append(node.name)
+    batches = iter([{INPUT: prepare(image, described).numpy()} for image in images])
+
+    class Batches(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, npt.NDArray[Any]] | None:
+            return next(batches, None)
+
+    with quiet():
+        quantization.quantize_static(source, target, Batches(), per_channel=True, nodes_to_quantize=chosen)
+    model = onnx.load(target)
+    onnx.helper.set_model_props(model, {KEY: json.dumps(described.as_json())})
+    onnx.save(model, target)
+
+
+@torch.no_grad()
+def mean_iou(
+    run: Run, described: Description, data: SegmentationData, most: int, device: torch.device | str = "cpu"
+) -> float:
+    """Of an exported file on up to `most` images of a split, evenly spaced; predictions are resized to the labels."""
+    n = max(2, described.num_classes)
+    total = torch.zeros(n, n, dtype=torch.long)
+    for index in evenly(len(data), most):
+        sample = read_sample(data, index)
+        labels = torch.from_numpy(np.ascontiguousarray(sample.labels))[None]
+        output = run(prepare(sample.image, described).to(device)).cpu()
+        if described.output == "classes":
+            predicted = resize_labels(output, labels.shape[1:])
+        else:
+            predicted = classes_of(resize(output, labels.shape[1:]), described)
+        total += confusion(predicted.long(), labels, n, data.ignore_index)
+    return scores(total).mean_iou

@@ -1,0 +1,90 @@
+"""A written file against the model it was made from, at sizes other than the traced one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cacseg.engine.export.formats import Run
+from cacseg.engine.export.module import Description, InferenceModule, draw_images, finish
+
+SHAPES = ((1, 97, 130), (3, 144, 75))  # images, height, width
+# The largest difference that counts as rounding, over the range of the values; None: whatever it may be. Some CPUs add
+# up in float16, which random weights feel most.
+TOLERANCES: dict[str, float | None] = {"fp32": 1e-4, "fp16": 5e-2, "int8": None}
+
+
+class Check(NamedTuple):
+    """A file beside its model on a batch of images."""
+
+    shape: tuple[int, ...]
+    difference: float  # the largest, of what the file gives; of classes: how far they lie below the highest logit
+    allowed: float | None  # None: whatever it may be
+    agreement: float  # the share of pixels that get the same class
+
+    @property
+    def passed(self) -> bool:
+        return math.isfinite(self.difference) and (self.allowed is None or self.difference <= self.allowed)
+
+
+@torch.no_grad()
+def compare(run: Run, reference: InferenceModule, images: Tensor) -> Check:
+    """What a file gives for a batch, beside the model in float32."""
+    described = reference.described
+    logits = reference.logits(images)
+    truth, found = finish(logits, described), run(images).to(logits.device)
+    if found.shape != truth.shape or found.dtype != truth.dtype:
+        raise ValueError(
+            f"the file must give {truth.dtype} {tuple(truth.shape)} for images {tuple(images.shape)}; got "
+            f"{found.dtype} {tuple(found.shape)}."
+        )
+    values, tolerance = truth if described.output == "probabilities" else logits, TOLERANCES[described.precision]
+    allowed = None if tolerance is None else tolerance * float(values.max() - values.min())
+    if described.output == "classes":
+        difference = float(below_best(logits, found).max())
+    else:
+        difference = float((found - truth).abs().max()) if found.isfinite().all() else float("inf")
+    same = (classes_of(found, described) == classes_of(truth, described)).float().mean()
+    return Check(tuple(images.shape), difference, allowed, float(same))
+
+
+def verify(run: Run, reference: InferenceModule, device: torch.device) -> list[Check]:
+    """A check for each of `SHAPES`; an error where one fails."""
+    batches = (draw_images(reference, shape, seed).to(device) for seed, shape in enumerate(SHAPES, 1))
+    return require(compare(run, reference, batch) for batch in batches)
+
+
+def require(checks: Iterable[Check]) -> list[Check]:
+    """The checks, if all passed."""
+    found = list(checks)
+    for check in found:
+        if not check.passed:
+            b, _, height, width = check.shape
+            hint = "Does the model draw random numbers, or keep anything from one call to the next?"
+            if not math.isfinite(check.difference):
+                hint = "Some values are not finite: float16 holds none above 65504."
+            raise ValueError(
+                f"the exported file differs from the model: by {check.difference:.3g} for {b} image(s) of "
+                f"{width}x{height}, where rounding explains {check.allowed or 0.0:.3g}. No file was left. {hint}"
+            )
+    return found
+
+
+def below_best(logits: Tensor, classes: Tensor) -> Tensor:
+    """How far below the highest logit of its pixel each class lies; one channel is that of a sigmoid."""
+    if logits.shape[1] == 1:
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    chosen = logits.gather(1, classes[:, None].long())
+    return logits.amax(1, keepdim=True) - chosen
+
+
+def classes_of(output: Tensor, described: Description) -> Tensor:
+    """The classes of what a file gives."""
+    if described.output == "classes":
+        return output
+    threshold = 0.0 if described.output == "logits" else 0.5
+    return output[:, 0] > threshold if described.num_classes == 1 else output.argmax(1)

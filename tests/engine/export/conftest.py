@@ -1,0 +1,1 @@
+from projectors import awake  # noqa: F401

@@ -1,0 +1,302 @@
+"""Files of each format give what the model gives, at sizes other than the traced one."""
+
+import importlib
+import json
+import shutil
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import cacseg
+from architectures import build
+from cacseg.engine.export import export
+from cacseg.engine.export.formats import OPSET, check_packages
+from cacseg.engine.export.module import TRACED
+from cacseg.engine.export.verify import SHAPES, Check, require
+from cacseg.models import MODELS
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+NAMES, PALETTE = ("grass", 'the "sky"', "Straße"), ((10, 200, 10), (10, 10, 200), (90, 90, 90))
+OTHER = {"mean": MEAN, "std": STD}
+
+
+def small(name="upernet", classes=3, backbone="test_resnet", **arguments):
+    torch.manual_seed(0)
+    model = cacseg.create_model(
+        name, classes, backbone=backbone, head_channels=8, mean=MEAN, std=STD, preset="released", **arguments
+    )
+    return settle(model).eval()
+
+
+def settle(model):
+    """Statistics unlike those of a new model, and outputs of layers that stay of the same size."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.2, 0.2)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+    return model
+
+
+def draw(*shape, seed=0):
+    return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
+def normalised(images, mean=MEAN, std=STD):
+    mean, std = (torch.tensor(one).view(1, 3, 1, 1) for one in (mean, std))
+    return (images / 255.0 - mean) / std
+
+
+def run_onnx(path, images):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+def metadata(path):
+    return json.loads({one.key: one.value for one in onnx.load(path).metadata_props}["cacseg"])
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = small()
+    model.class_names, model.palette = NAMES, PALETTE
+    return model
+
+
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
+    return export(model, path, scale=(2048, 512))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", [(1, 33, 64), (3, 90, 51), (2, 128, 128)])
+def test_an_onnx_file_gives_the_logits_of_the_model(exported, model, shape):
+    images = draw(shape[0], 3, *shape[1:])
+    truth = model(normalised(images))
+    torch.testing.assert_close(run_onnx(exported.path, images), truth, atol=1e-3, rtol=1e-4)
+
+
+def test_a_file_was_compared_at_two_other_sizes(exported):
+    assert [(check.shape[0], *check.shape[2:]) for check in exported.checks] == list(SHAPES)
+    assert TRACED[1:] not in [shape[1:] for shape in SHAPES]
+    assert all(0.0 < check.difference <= check.allowed and check.agreement > 0.99 for check in exported.checks)
+
+
+def test_an_onnx_file_is_of_standard_operators_and_tells_nothing_of_its_machine(exported):
+    content = onnx.load(exported.path)
+    onnx.checker.check_model(content, full_check=True)
+    assert [(one.domain, one.version) for one in content.opset_import] == [("", OPSET)]
+    assert {node.domain for node in content.graph.node} == {""}
+    assert not content.functions
+    assert b"/" not in b"".join(one.value.encode() for node in content.graph.node for one in node.metadata_props)
+    (given,), (found,) = content.graph.input, content.graph.output
+    assert (given.name, given.type.tensor_type.elem_type) == ("images", onnx.TensorProto.UINT8)
+    assert (found.name, found.type.tensor_type.elem_type) == ("logits", onnx.TensorProto.FLOAT)
+    sizes = [[one.dim_param or one.dim_value for one in value.type.tensor_type.shape.dim] for value in (given, found)]
+    assert sizes == [["batch", 3, "height", "width"], ["batch", 3, "height", "width"]]
+    assert [path.name for path in exported.path.parent.iterdir()] == ["model.onnx"]
+
+
+def test_the_description_is_in_the_file(exported):
+    assert metadata(exported.path) == {
+        "format": 1,
+        "num_classes": 3,
+        "class_names": list(NAMES),
+        "palette": [list(colour) for colour in PALETTE],
+        "mean": list(MEAN),
+        "std": list(STD),
+        "normalises": True,
+        "output": "logits",
+        "size": "input",
+        "classifier": "context",
+        "scale": [2048, 512],
+        "precision": "fp32",
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("output", ["probabilities", "classes"])
+def test_torch_export_with_other_outputs(model, tmp_path, output):
+    plain = output == "probabilities"
+    written = export(model, tmp_path / "a.pt2", format="torch-export", output=output, normalise=not plain, plain=plain)
+    extra = {"cacseg": ""}
+    program = torch.export.load(written.path, extra_files=extra)
+    described = json.loads(extra["cacseg"])
+    assert (described["class_names"], described["output"]) == (list(NAMES), output)
+    assert (described["classifier"], described["normalises"]) == (("plain", False) if plain else ("context", True))
+    assert not any("auxiliary" in name or "oracle" in name for name in program.state_dict)
+    images = draw(2, 3, 70, 41)
+    normal = normalised(images)
+    truth = model.plain(normal).softmax(1) if plain else model(normal).argmax(1).to(torch.uint8)
+    found = program.module()(normal if plain else images)
+    if plain:
+        torch.testing.assert_close(found, truth, atol=1e-5, rtol=1e-5)
+    else:
+        assert found.dtype == torch.uint8
+        assert (found == truth).float().mean() > 0.999
+
+
+@torch.no_grad()
+def test_float16_is_half_the_file_and_near_the_model(model, exported, tmp_path):
+    written = export(model, tmp_path / "half.onnx", precision="fp16", size="features")
+    assert written.path.stat().st_size < 0.6 * exported.path.stat().st_size
+    assert metadata(written.path)["precision"] == "fp16"
+    images = draw(1, 3, 80, 64)
+    found, truth = run_onnx(written.path, images), model.all_logits(normalised(images))["context"]
+    assert (found.dtype, found.shape) == (torch.float32, truth.shape)
+    assert (found - truth).abs().max() < 0.02 * (truth.max() - truth.min())
+    content = onnx.load(written.path)
+    kinds = {one.name: one.type.tensor_type.elem_type for one in content.graph.value_info}
+    softmaxes = [node for node in content.graph.node if node.op_type in ("Softmax", "LogSoftmax", "Einsum", "Resize")]
+    assert {kinds[node.output[0]] for node in softmaxes if node.op_type != "Resize"} == {onnx.TensorProto.FLOAT}
+
+
+@torch.no_grad()
+def test_int8_is_calibrated_with_images_and_keeps_the_classifier(model, exported, tmp_path):
+    images = [draw(60, 72, 3, seed=seed).numpy() for seed in range(3)]
+    written = export(model, tmp_path / "int8.onnx", precision="int8", calibration=images, output="classes")
+    assert metadata(written.path)["precision"] == "int8"
+    assert written.path.stat().st_size < 0.4 * exported.path.stat().st_size
+    assert len(written.checks) == len(images)
+    assert np.mean([check.agreement for check in written.checks]) > 0.8
+    content = onnx.load(written.path)
+    assert {node.domain for node in content.graph.node} == {""}
+    scopes = {node.name: str(node.metadata_props) for node in content.graph.node}
+    stored = {one.name for one in content.graph.initializer if one.data_type == onnx.TensorProto.INT8}
+    weights = {node.output[0] for node in content.graph.node if stored & set(node.input[:1])}
+    reading = [node for node in content.graph.node if weights & set(node.input)]
+    convolutions = [node for node in content.graph.node if node.op_type == "Conv"]
+    assert {node.name for node in reading} == {node.name for node in convolutions}
+    assert not any("module.model.classifier" in scopes[node.name] for node in reading)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+def test_aotinductor(model, tmp_path):
+    model = small("fcn")
+    model.class_names = NAMES
+    written = export(model, tmp_path / "model.pt2", format="aotinductor")
+    compiled = torch._inductor.aoti_load_package(str(written.path))
+    assert json.loads(compiled.get_metadata()["cacseg"])["class_names"] == list(NAMES)
+    images = draw(2, 3, 50, 77)
+    torch.testing.assert_close(compiled(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["smp Unet", "torchvision deeplabv3", "transformers Segformer"])
+@pytest.mark.parametrize("file", ["model.pt2", pytest.param("model.onnx", marks=pytest.mark.slow)])
+def test_converted_models_of_other_libraries(name, file, tmp_path):
+    model = cacseg.convert(build(name)).eval()
+    kind = "onnx" if file.endswith("onnx") else "torch-export"
+    written = export(model, tmp_path / file, format=kind, class_names=list("abcde"), **OTHER)
+    assert (written.described.num_classes, written.described.classifier) == (5, "context")
+    images = draw(1, 3, 96, 64)  # what smp takes without padding
+    output = model(normalised(images))
+    logits = output if isinstance(output, torch.Tensor) else output["logits" if "logits" in output else "out"]
+    truth = F.interpolate(logits, (96, 64), mode="bilinear", align_corners=False)
+    run = run_onnx if kind == "onnx" else lambda path, images: torch.export.load(path).module()(images)
+    torch.testing.assert_close(run(written.path, images), truth, atol=1e-3, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_binary_models_and_the_plain_classifier_of_a_converted_one(tmp_path):
+    smp = importlib.import_module("segmentation_models_pytorch")
+    torch.manual_seed(0)
+    model = settle(cacseg.convert(smp.FPN("resnet18", encoder_weights=None, classes=1))).eval()
+    written = export(model, tmp_path / "a.pt2", format="torch-export", output="classes", plain=True, **OTHER)
+    assert (written.described.num_classes, written.described.classifier) == (1, "plain")
+    images = draw(2, 3, 64, 96)
+    truth = model.plain(normalised(images))[:, 0] > 0.0
+    found = torch.export.load(written.path).module()(images)
+    assert found.dtype == torch.uint8
+    assert (found.bool() == truth).float().mean() > 0.999
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_the_eleven_models(name, tmp_path):
+    torch.manual_seed(0)
+    model = settle(cacseg.create_model(name, 19, preset="released"))
+    written = export(model, tmp_path / "model.onnx")
+    differences = ", ".join(f"{check.difference:.1e} of {check.allowed:.1e}" for check in written.checks)
+    size = written.path.stat().st_size / 2**20
+    print(f"\nmodel {name}: {differences}, {size:.1f} MiB, {written.seconds:.0f} s")
+    assert {node.domain for node in onnx.load(written.path).graph.node} == {""}
+
+
+class Noisy(nn.Module):
+    """Dropout that nobody switched off, a mistake that models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 1)
+
+    def forward(self, images):
+        return self.conv(F.dropout(images, 0.5))
+
+
+def test_a_file_that_differs_is_not_left(tmp_path):
+    with pytest.raises(ValueError, match="differs from the model"):
+        export(Noisy(), tmp_path / "model.pt2", format="torch-export", **OTHER)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_file_stays_where_the_new_one_fails(tmp_path):
+    (tmp_path / "model.pt2").write_text("earlier")
+    with pytest.raises(ValueError, match="differs from the model"):
+        export(Noisy(), tmp_path / "model.pt2", format="torch-export", overwrite=True, **OTHER)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["earlier"]
+
+
+def test_what_counts_as_rounding():
+    shape = (1, 3, 8, 8)
+    fine = Check(shape, 1e-4, 1e-3, 1.0)
+    assert require([fine, Check(shape, 9.0, None, 0.5)])
+    for wrong in (
+        Check(shape, 2e-3, 1e-3, 1.0),
+        Check(shape, float("inf"), None, 0.0),
+        Check(shape, float("nan"), 1.0, 0),
+    ):
+        with pytest.raises(ValueError, match="differs from the model"):
+            require([fine, wrong])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"format": "tflite"}, "'onnx', 'torch-export', 'aotinductor'"),
+        ({"format": "torch-export"}, "ends in .pt2; got model.onnx"),
+        ({"output": "masks"}, "'logits', 'probabilities', 'classes'"),
+        ({"size": "half"}, "'input', 'features'"),
+        ({"precision": "bf16"}, "'fp32', 'fp16', 'int8'"),
+        ({"precision": "int8"}, "images to calibrate"),
+        ({"class_names": ["one"]}, "must be 3 strings"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_done(model, tmp_path, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        export(model, tmp_path / "model.onnx", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_refusals(model, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="mean and std"):
+        export(Noisy(), tmp_path / "model.onnx")
+    (tmp_path / "there.onnx").touch()
+    with pytest.raises(FileExistsError, match="exists already"):
+        export(model, tmp_path / "there.onnx")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # as where it is not installed
+    with pytest.raises(ModuleNotFoundError, match=r"onnxscript: pip install 'cacseg\[export\]'"):
+        check_packages("onnx")
+    check_packages("torch-export")
+
+
+def test_it_is_found_by_its_name():
+    assert cacseg.export is export

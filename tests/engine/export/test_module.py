@@ -1,0 +1,198 @@
+"""The module that is exported computes what the model computes, and its traced program does at any size."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import cacseg
+from cacseg.engine.export.module import (
+    Description,
+    InferenceModule,
+    Traceable,
+    draw_images,
+    find_logits,
+    find_multiple,
+    finish,
+    inference_copy,
+    narrow,
+    trace,
+)
+from cacseg.models.backbones import Backbone
+from cacseg.models.heads import UPerNet
+from cacseg.models.model import PlainClassifier, SegmentationModel
+from cacseg.models.reference import Swin
+
+CPU = torch.device("cpu")
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+PLAIN = Description(5, None, None, MEAN, STD, True, "logits", "input", "plain", None, "fp32")
+
+
+def describe(**changes):
+    return PLAIN._replace(**changes)
+
+
+def small(**arguments):
+    torch.manual_seed(0)
+    return cacseg.create_model("upernet", 5, backbone="test_resnet", head_channels=8, mean=MEAN, std=STD, **arguments)
+
+
+def small_swin():
+    """With windows of 3 in maps of few pixels: whole, padded and shifted ones, and maps of a single window."""
+    torch.manual_seed(0)
+    arguments = {"embed_dim": 8, "depths": (2, 2, 1, 1), "num_heads": (1, 1, 2, 2), "window_size": 3, "num_classes": 0}
+    net = timm.create_model(
+        "swin_tiny_patch4_window7_224", always_partition=True, strict_img_size=False, drop_path_rate=0.0, **arguments
+    )
+    backbone = Backbone(Swin(net), "small", (8, 16, 32, 64))
+    return SegmentationModel(backbone, UPerNet((8, 16, 32, 64), 8), PlainClassifier(8, 5), mean=MEAN, std=STD)
+
+
+def test_a_copy_has_nothing_that_only_training_reads_and_leaves_the_model_alone():
+    model = small().train()
+    names = set(model.state_dict())
+    copied = inference_copy(model)
+    left = {name for name in names - set(copied.state_dict()) if "num_batches" not in name}
+    assert left
+    assert all(name.startswith("auxiliary.") or "oracle" in name for name in left)
+    assert not any("projector" in name for name in inference_copy(model, plain=True).state_dict())
+    assert model.training
+    assert set(model.state_dict()) == names
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("size", ["input", "features"])
+@pytest.mark.parametrize("classifier", ["context", "plain"])
+def test_pixels_become_the_logits_of_the_model(size, classifier):
+    model = small().eval()
+    module = InferenceModule(inference_copy(model), describe(size=size, classifier=classifier))
+    images = draw_images(module, (2, 40, 56))
+    shape = (1, 3, 1, 1)
+    normal = (images / 255.0 - torch.tensor(MEAN).view(shape)) / torch.tensor(STD).view(shape)
+    logits = model(normal) if classifier == "context" else model.plain(normal)
+    if size == "features":
+        logits = model.all_logits(normal)[classifier]
+    torch.testing.assert_close(module(images), logits, atol=1e-4, rtol=1e-4)
+    given = InferenceModule(inference_copy(model), describe(size=size, classifier=classifier, normalises=False))
+    torch.testing.assert_close(given(normal), logits, atol=1e-5, rtol=1e-5)
+
+
+def test_probabilities_and_classes():
+    logits = torch.tensor([[2.0, -1.0, 0.5]])[..., None, None]
+    three = describe(num_classes=3)
+    torch.testing.assert_close(finish(logits, three._replace(output="probabilities")), logits.softmax(1))
+    classes = finish(logits, three._replace(output="classes"))
+    assert (classes.dtype, classes.tolist()) == (torch.uint8, [[[0]]])
+    many = finish(torch.eye(300)[None, :, :1, None], describe(num_classes=300, output="classes"))
+    assert (many.dtype, many.shape) == (torch.int32, (1, 1, 1))
+    one = describe(num_classes=1)
+    sigmoid = torch.tensor([[[[-0.1, 3.0]]]])
+    torch.testing.assert_close(finish(sigmoid, one._replace(output="probabilities")), sigmoid.sigmoid())
+    assert finish(sigmoid, one._replace(output="classes")).tolist() == [[[0, 1]]]
+
+
+def test_logits_are_found_in_what_a_model_returns():
+    logits = torch.zeros(1, 5, 4, 4)
+    for output in (logits, {"out": logits, "aux": None}, {"logits": logits}, (logits, None)):
+        assert find_logits(output) is logits
+    for wrong in ({"masks": logits}, torch.zeros(1, 5), None):
+        with pytest.raises(TypeError, match="logits"):
+            find_logits(wrong)
+
+
+class Refuses(nn.Module):
+    def __init__(self, multiple):
+        super().__init__()
+        self.multiple, self.conv = multiple, nn.Conv2d(3, 4, 1)
+
+    def forward(self, images):
+        if any(side % self.multiple for side in images.shape[2:]):
+            raise RuntimeError(f"wrong size {tuple(images.shape)}")
+        return self.conv(images)
+
+
+def test_the_sizes_that_a_model_takes_are_found_by_trying():
+    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64)] == [(1, 4), (32, 4), (64, 4)]
+    with pytest.raises(ValueError, match="multiples of 32 or 64"):
+        find_multiple(Refuses(100), 3, CPU)
+
+
+class Pools(nn.Module):
+    """What ResNet-D and others do, whose size torch.export decides by a comparison; and pooling of other libraries."""
+
+    def __init__(self):
+        super().__init__()
+        self.halve, self.third = nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False), nn.AdaptiveAvgPool2d((3, 2))
+        self.conv = nn.Conv2d(3, 5, 1)
+
+    def forward(self, images):
+        halved = self.halve(images)
+        channels_last = halved.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        return self.conv(channels_last) + F.interpolate(self.conv(self.third(halved)), halved.shape[2:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [Pools, small_swin, lambda: Refuses(32)])
+def test_a_program_serves_every_size(make):
+    model = make().eval()
+    multiple = 32 if isinstance(model, Refuses) else 1
+    module = InferenceModule(model, describe(size="input"), multiple)
+    program = trace(module, CPU).module()
+    for shape in ((1, 33, 47), (3, 48, 96), (2, 57, 150)):
+        images = draw_images(module, shape)
+        found = program(images)
+        assert found.shape == (shape[0], 4 if multiple == 32 else 5, *shape[1:])
+        torch.testing.assert_close(found, module(images), atol=1e-4, rtol=1e-4)
+
+
+def test_what_holds_for_one_size_alone_is_refused():
+    class OneSize(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.places = nn.Conv2d(3, 5, 1), nn.Parameter(torch.zeros(1, 5, 64, 96))
+
+        def forward(self, images):
+            return self.conv(images) + self.places
+
+    with pytest.raises(ValueError, match="OneSize cannot be traced"):
+        trace(InferenceModule(OneSize().eval(), describe()), CPU)
+
+
+@torch.no_grad()
+def test_float16_keeps_sums_and_the_classifier_in_float32():
+    model = small()
+    reference = InferenceModule(inference_copy(model), describe(classifier="context"))
+    module = narrow(InferenceModule(inference_copy(model), describe(classifier="context", precision="fp16")))
+    kinds = {name: one.dtype for name, one in module.model.named_parameters()}
+    assert kinds["classifier.weight"] == torch.float32
+    assert kinds["head.fuse.norm.weight"] == torch.float32
+    assert kinds["head.fuse.conv.weight"] == torch.float16
+    images = draw_images(module, (1, 48, 64))
+    found = Traceable(module)(images)
+    assert found.dtype == torch.float32
+    truth = reference(images)
+    assert (found - truth).abs().max() < 0.02 * (truth.max() - truth.min())
+
+
+def test_float16_statistics_may_be_larger_than_float16_holds():
+    norm = nn.BatchNorm2d(1).eval()
+    norm.running_var.fill_(1e6)
+    norm.running_mean.fill_(1e3)
+
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 1, 1), norm
+
+        def forward(self, images):
+            return self.norm(self.conv(images))
+
+    torch.manual_seed(0)
+    model = Normalised().eval()
+    module = narrow(InferenceModule(inference_copy(model), describe(num_classes=1)))
+    images = draw_images(module, (1, 8, 8))
+    with torch.no_grad():
+        found = Traceable(module)(images)
+        truth = InferenceModule(model, describe(num_classes=1))(images)
+    torch.testing.assert_close(found, truth, atol=2e-3, rtol=2e-3)
