@@ -1,4 +1,4 @@
-"""`cacseg data list` and `cacseg data check`."""
+"""`cacseg data list`, `cacseg data check` and `cacseg data convert`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
-from cacseg.cli._options import IgnoreIndex, ShapeOverlap, Uncovered, make_rules
+from cacseg.cli._options import WORKERS, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -99,6 +99,47 @@ def check(
                 say(f"wrote {path}")
     if report.problems:
         raise typer.Exit(1)
+
+
+@data.command()
+def convert(
+    root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A folder, new or of a conversion that was stopped.")],
+    target: Annotated[str, typer.Option("--format", help="folder: images/, labels/, classes.txt; or coco.")] = "folder",
+    name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
+    ignore_index: IgnoreIndex = None,
+    overlap: ShapeOverlap = "later",
+    uncovered: Uncovered = "background",
+    workers: Annotated[int, typer.Option(min=1, help="Threads.")] = WORKERS,
+) -> None:
+    """Write a data set as a folder of index PNGs, or as COCO. What was stopped goes on where it was.
+
+    Images are copied as they are. At the end every file is read back and compared with the source.
+    """
+    from cacseg.data.check import guess_name
+    from cacseg.data.convert import convert as convert_data
+
+    rules = make_rules(ignore_index, overlap, uncovered)
+    with progress_bar() as bar:
+        tasks = {}
+
+        def progress(split: str, done: int, total: int) -> None:
+            if split not in tasks:
+                tasks[split] = bar.add_task(escape(f"writing {split}"), total=total)
+            bar.update(tasks[split], completed=done)
+
+        counts = convert_data(
+            name or guess_name(root),
+            root,
+            output,
+            target=target,  # type: ignore[arg-type]
+            rules=rules,
+            workers=workers,
+            progress=progress,
+        )
+    listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
+    hint = " Read it with --set data.uncovered=ignore: every class has its masks." if target == "coco" else ""
+    say(f"{output}: {listed}; read back and compared.{hint}")
 
 
 def _print(report: Report) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,38 +36,46 @@ class ImageShapes(NamedTuple):
     shapes: list[Shape]
 
 
+class Drawing(NamedTuple):
+    """The shapes of one image: shape k has `counts[k]` of the points, or it is a mask."""
+
+    labels: npt.NDArray[np.integer]  # [shapes], a place in a list of names
+    points: Points
+    counts: npt.NDArray[np.int64]
+    masks: dict[int, bytes]  # shape -> COCO's compressed runs
+
+
 @dataclass(frozen=True)
 class ShapeTable:
-    """Shape k of all is `content[offsets[k] : offsets[k + 1]]`: float32 points, or COCO's compressed runs."""
+    """The shapes of many images; a shape has points or runs."""
 
     sizes: npt.NDArray[np.int32]  # [images, 2], height and width
     starts: npt.NDArray[np.int64]  # [images + 1], the first shape of each
-    labels: npt.NDArray[np.uint16]  # [shapes], a place in a list of names
-    is_mask: npt.NDArray[np.bool_]
-    offsets: npt.NDArray[np.int64]
-    content: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.uint16]  # [shapes]
+    points: npt.NDArray[np.float32]  # [n, 2]
+    point_starts: npt.NDArray[np.int64]  # [shapes + 1]
+    runs: bytes
+    run_starts: npt.NDArray[np.int64]  # [shapes + 1]
 
     @classmethod
     def pack(cls, images: Sequence[ImageShapes]) -> ShapeTable:
         shapes = [shape for image in images for shape in image.shapes]
-        parts = [one.runs if one.polygon is None else one.polygon.astype(np.float32).tobytes() for one in shapes]
+        points = [shape.polygon for shape in shapes if shape.polygon is not None]
         return cls(
             np.array([image.size for image in images], np.int32).reshape(-1, 2),
             np.cumsum([0, *(len(image.shapes) for image in images)]),
             np.array([shape.label for shape in shapes], np.uint16),
-            np.array([shape.polygon is None for shape in shapes], bool),
-            np.cumsum([0, *map(len, parts)]),
-            np.frombuffer(b"".join(parts), np.uint8),
+            np.concatenate([np.zeros((0, 2)), *points], dtype=np.float32, casting="same_kind"),
+            np.cumsum([0, *(0 if shape.polygon is None else len(shape.polygon) for shape in shapes)]),
+            b"".join(shape.runs for shape in shapes),
+            np.cumsum([0, *(len(shape.runs) for shape in shapes)]),
         )
 
-    def of(self, row: int) -> tuple[npt.NDArray[np.uint16], list[Points | bytes]]:
-        """Labels and shapes of an image."""
-        first, last = int(self.starts[row]), int(self.starts[row + 1])
-        shapes: list[Points | bytes] = []
-        for k in range(first, last):
-            content = self.content[self.offsets[k] : self.offsets[k + 1]].tobytes()
-            shapes.append(content if self.is_mask[k] else np.frombuffer(content, np.float32).reshape(-1, 2))
-        return self.labels[first:last], shapes
+    def of(self, row: int) -> Drawing:
+        first, last = self.starts[row : row + 2].tolist()
+        points, runs = self.point_starts[first : last + 1], self.run_starts[first : last + 1].tolist()
+        masks = {k: self.runs[runs[k] : runs[k + 1]] for k in range(last - first) if runs[k] < runs[k + 1]}
+        return Drawing(self.labels[first:last], self.points[points[0] : points[-1]], np.diff(points), masks)
 
 
 @dataclass(frozen=True)
@@ -83,18 +93,15 @@ class Canvas:
         below = IGNORE if rules.uncovered == "ignore" or background is None else background
         return cls(np.array([index.get(name, IGNORE) for name in names], np.uint8), below, rules.overlap == "smaller")
 
-    def draw(
-        self, labels: npt.NDArray[np.integer], shapes: Sequence[Points | bytes], size: tuple[int, int], where: str
-    ) -> npt.NDArray[np.uint8]:
+    def draw(self, drawing: Drawing, size: tuple[int, int], where: str) -> npt.NDArray[np.uint8]:
         spans: list[Spans] = []
-        polygons = {k: shape for k, shape in enumerate(shapes) if not isinstance(shape, bytes)}
-        if polygons:
-            _check_inside(list(polygons.values()), size, where)
-            spans.append(polygon_spans(list(polygons.values()), list(polygons), size))
-        for k, shape in enumerate(shapes):
-            if isinstance(shape, bytes):
-                spans.append(run_spans(_runs(shape, size, where), k))
-        return paint(spans, self.values[labels], size, self.below, self.smaller_on_top)
+        if len(drawing.points):
+            _check_inside(drawing, size, where)
+            spans.append(polygon_spans(drawing.points, drawing.counts, size))
+        if drawing.masks:
+            counts = _runs(list(drawing.masks.values()), size, where)
+            spans += [run_spans(one, shape) for one, shape in zip(counts, drawing.masks, strict=True)]
+        return paint(spans, self.values[drawing.labels], size, self.below, self.smaller_on_top)
 
 
 @dataclass(frozen=True)
@@ -109,15 +116,13 @@ class TableLabels:
         if height and (height, width) != size:
             stated = np.broadcast_to(np.uint8(0), (height, width))
             check_one_size(np.broadcast_to(np.uint8(0), (*size, 3)), stated, files.where(pair.image), f"in {where}")
-        labels, shapes = self.table.of(pair.row)
-        return self.canvas.draw(labels, shapes, size, f"{where} ({pair.name})")
+        return self.canvas.draw(self.table.of(pair.row), size, f"{where} ({pair.name})")
 
 
-def _check_inside(polygons: list[Points], size: tuple[int, int], where: str) -> None:
-    starts = np.cumsum([0, *(len(one) for one in polygons[:-1])])
-    points = np.concatenate(polygons)
-    low, high = np.minimum.reduceat(points, starts), np.maximum.reduceat(points, starts)
-    inside = ((low < (size[1], size[0])) & (high > 0)).all(1)  # numbers that are none are outside too
+def _check_inside(drawing: Drawing, size: tuple[int, int], where: str) -> None:
+    starts = (np.cumsum(drawing.counts) - drawing.counts)[drawing.counts > 0]
+    low, high = np.minimum.reduceat(drawing.points, starts), np.maximum.reduceat(drawing.points, starts)
+    inside = ((low < (size[1], size[0])) & (high > 0)).all(1)  # a NaN is outside too
     if not inside.all():
         k = int(np.flatnonzero(~inside)[0])
         (left, top), (right, bottom) = low[k].tolist(), high[k].tolist()
@@ -127,14 +132,15 @@ def _check_inside(polygons: list[Points], size: tuple[int, int], where: str) -> 
         )
 
 
-def _runs(text: bytes, size: tuple[int, int], where: str) -> npt.NDArray[np.int64]:
+def _runs(texts: list[bytes], size: tuple[int, int], where: str) -> list[npt.NDArray[np.int64]]:
     try:
-        counts = decode_runs(text)
-        if counts.min() < 0 or counts.sum() != size[0] * size[1]:
-            raise ValueError(f"its runs are {counts.sum()} pixels, and its image has {size[0] * size[1]}")
+        masks = decode_runs(texts)
+        for counts in masks:
+            if counts.min() < 0 or counts.sum() != size[0] * size[1]:
+                raise ValueError(f"its runs are {counts.sum()} pixels, and its image has {size[0] * size[1]}")
     except ValueError as error:
         raise FaultyDataError(f"{where} has a damaged mask: {error}. Export it again, or remove it.") from None
-    return counts
+    return masks
 
 
 def read_json(files: Files, path: str) -> Any:
@@ -145,6 +151,18 @@ def read_json(files: Files, path: str) -> Any:
         raise FaultyDataError(
             f"{files.where(path)} is no valid JSON ({error}). Export it again, or mend it there."
         ) from error
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without garbage collection, which looks through all objects again and again while millions are made."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def file_version(files: Files, path: str) -> tuple[str, int, int]:

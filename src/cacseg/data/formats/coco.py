@@ -10,7 +10,16 @@ from cacseg.data.class_list import ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import Found, Layout, Listing, Pair, Rules, join, name_splits
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import Canvas, ImageShapes, Shape, ShapeTable, TableLabels, file_version, read_json
+from cacseg.data.shapes import (
+    Canvas,
+    ImageShapes,
+    Shape,
+    ShapeTable,
+    TableLabels,
+    file_version,
+    no_collection,
+    read_json,
+)
 from cacseg.data.spans import encode_runs
 from cacseg.runtime.files import Files
 
@@ -43,7 +52,7 @@ def find_json(files: Files, top: str) -> dict[str, str]:
         if not paths:
             listed = [name for name in folders[""] if name.endswith(".json")]
             paths = [join(top, name) for name in listed] if len(listed) <= LOOKED_AT else []
-        paths = [path for path in paths if _is_coco(files, path)]
+        paths = paths if instances else [path for path in paths if _is_coco(files, path)]
         stems = {path: path.rpartition("/")[2].removesuffix(".json").removeprefix("instances_") for path in paths}
         found = {stem: path for path, stem in stems.items()}
         if len(found) == 1 and not {"train", "val", "test"} & set(name_splits(found)):
@@ -62,7 +71,8 @@ def _read(files: Files, path: str) -> CocoFile:
         while len(_kept) >= LOOKED_AT:
             del _kept[next(iter(_kept))]
         try:
-            _kept[version] = _parse(read_json(files, path), files.where(path))
+            with no_collection():
+                _kept[version] = _parse(read_json(files, path), files.where(path))
         except (KeyError, TypeError, AttributeError) as error:
             raise FaultyDataError(
                 f"{files.where(path)} is no COCO file of images, annotations, categories ({error!r}). Export it again."
@@ -91,7 +101,8 @@ def _parse(content: Any, where: str) -> CocoFile:
     used = {shape.label for image in packed for shape in image.shapes}
     above = {one.get("supercategory") for one in categories if one.get("supercategory") != one["name"]}
     headings = frozenset(name for k, name in enumerate(names) if k not in used and name in above)
-    files = tuple(str(one["file_name"]).replace("\\", "/").removeprefix("./").lstrip("/") for one in images)
+    paths = (str(one["file_name"]).replace("\\", "/").split("/") for one in images)
+    files = tuple("/".join(part for part in path if part not in ("", ".", "..")) for path in paths)
     return CocoFile(names, headings, files, ShapeTable.pack(packed), tuple(problems))
 
 

@@ -12,7 +12,7 @@ from cacseg.data.class_list import ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import ALL, Found, Layout, Listing, Pair, Rules, join, name_splits
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import Canvas
+from cacseg.data.shapes import Canvas, Drawing
 from cacseg.data.spans import Points
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
@@ -119,7 +119,9 @@ class TextLabels:
             label, polygon = self._parse(line, f"line {number} of {where}")
             labels.append(label)
             polygons.append(polygon * (size[1], size[0]))
-        return self.canvas.draw(np.array(labels, np.int64), polygons, size, where)
+        points = np.concatenate([np.zeros((0, 2)), *polygons])
+        counts = np.array([len(one) for one in polygons], np.int64)
+        return self.canvas.draw(Drawing(np.array(labels, np.int64), points, counts, {}), size, where)
 
     def _parse(self, line: str, where: str) -> tuple[int, Points]:
         try:
