@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -51,13 +50,14 @@ def outlines(labels):
     return [(value, points) for value, points, _ in sorted(found, key=lambda one: -one[2])]
 
 
-def _name(value):
-    return IGNORED if value == 255 else NAMES[value]
+def _name(value, names):
+    return IGNORED if value == 255 else names[value]
 
 
-def coco(root, made, kind="polygon", style="cvat", ids=(3, 7, 40, 41)):
+def coco(root, made, kind="polygon", style="cvat", names=NAMES):
     """Category ids have gaps. `style`: cvat, roboflow, or label_studio without splits."""
     split_names = {"train": "train", "val": "valid" if style == "roboflow" else "val"}
+    ids = [3 * k + 7 for k in range(len(names) + 1)]
     for split in dict.fromkeys(one[0] for one in made):
         images, annotations = [], []
         for name, image, labels in (one[1:] for one in made if one[0] == split):
@@ -71,12 +71,12 @@ def coco(root, made, kind="polygon", style="cvat", ids=(3, 7, 40, 41)):
                     {
                         "id": len(annotations) + 1,
                         "image_id": images[-1]["id"],
-                        "category_id": ids[3 if value == 255 else value],
+                        "category_id": ids[-1 if value == 255 else value],
                         "segmentation": outline,
                         "iscrowd": int(isinstance(outline, dict)),
                     }
                 )
-        categories = [{"id": one, "name": _name(k if k < 3 else 255)} for k, one in enumerate(ids)]
+        categories = [{"id": one, "name": name} for one, name in zip(ids, (*names, IGNORED), strict=True)]
         if style == "roboflow":  # a row that groups the others
             categories = [{**one, "supercategory": "things"} for one in categories]
             categories.append({"id": 0, "name": "things", "supercategory": "none"})
@@ -104,14 +104,14 @@ def _coco_outlines(labels, kind):
             yield value, {"size": list(labels.shape), "counts": counts.tolist()}
 
 
-def labelme(root, made, kind="polygon", folders=True):
+def labelme(root, made, kind="polygon", folders=True, names=NAMES):
     for split, name, image, labels in made:
         place = root / split if folders else root
         trees.write(place / f"{name}.png", image)
         shapes = []
         if kind == "polygon":
             for value, points in outlines(labels):
-                shapes.append({"label": _name(value), "points": points.tolist(), "shape_type": "polygon"})
+                shapes.append({"label": _name(value, names), "points": points.tolist(), "shape_type": "polygon"})
         else:
             for value in np.unique(labels).tolist():
                 ys, xs = np.nonzero(labels == value)
@@ -120,7 +120,7 @@ def labelme(root, made, kind="polygon", folders=True):
                 Image.fromarray(labels[y, x] == value).save(content, "PNG")  # as labelme.utils.img_arr_to_b64
                 points = [[x.start, y.start], [x.stop - 1, y.stop - 1]]
                 text = base64.b64encode(content.getvalue()).decode()
-                shapes.append({"label": _name(value), "points": points, "shape_type": "mask", "mask": text})
+                shapes.append({"label": _name(value, names), "points": points, "shape_type": "mask", "mask": text})
         labelme_file(place / f"{name}.json", shapes, labels.shape)
 
 
@@ -129,27 +129,27 @@ def labelme_file(path, shapes, size=trees.SIZE):
     trees.write_text(path, json.dumps({**content, "imageHeight": size[0], "imageWidth": size[1]}))
 
 
-def yolo(root, made, style="roboflow"):
-    names = {"train": "train", "val": "valid" if style == "roboflow" else "val"}
+def yolo(root, made, style="roboflow", names=NAMES):
+    folders = {"train": "train", "val": "valid" if style == "roboflow" else "val"}
     for split, name, image, labels in made:
         place = ("{}/images", "{}/labels") if style == "roboflow" else ("images/{}", "labels/{}")
-        trees.write(root / place[0].format(names[split]) / f"{name}.png", image)
+        trees.write(root / place[0].format(folders[split]) / f"{name}.png", image)
         height, width = labels.shape
         lines = []
         for value, points in outlines(labels):
             numbers = " ".join(f"{x:.6f}" for x in (points / (width, height)).ravel())
-            lines.append(f"{3 if value == 255 else value} {numbers}")
-        trees.write_text(root / place[1].format(names[split]) / f"{name}.txt", "\n".join(lines) + "\n")
+            lines.append(f"{len(names) if value == 255 else value} {numbers}")
+        trees.write_text(root / place[1].format(folders[split]) / f"{name}.txt", "\n".join(lines) + "\n")
     if style == "roboflow":
         head = "train: ../train/images\nval: ../valid/images\n"
     else:
         head = "path: .\ntrain: images/train\nval: images/val\n"
-    trees.write_text(root / "data.yaml", head + f"nc: 4\nnames: [{', '.join(NAMES)}, {IGNORED}]\n")
+    trees.write_text(root / "data.yaml", head + f"nc: {len(names) + 1}\nnames: [{', '.join(names)}, {IGNORED}]\n")
 
 
-def voc(root, made, palette=False, lists=True):
+def voc(root, made, palette=False, lists=True, names=NAMES, given=COLOURS):
     colours = np.zeros((256, 3), np.uint8)
-    colours[:3], colours[255] = COLOURS, (224, 224, 192)
+    colours[: len(names)], colours[255] = given, (224, 224, 192)
     for split, name, image, labels in made:
         trees.write(root / "JPEGImages" / f"{name}.jpg", image)
         path = root / "SegmentationClass" / f"{name}.png"
@@ -164,7 +164,9 @@ def voc(root, made, palette=False, lists=True):
         if lists:
             where = root / "ImageSets/Segmentation" / f"{split}.txt"
             trees.write_text(where, (where.read_text() if where.exists() else "") + f"{name}\n")
-    lines = [f"{name}:{','.join(map(str, colour))}::" for name, colour in zip(NAMES, COLOURS.tolist(), strict=True)]
+    lines = [
+        f"{name}:{','.join(map(str, colour))}::" for name, colour in zip(names, np.array(given).tolist(), strict=True)
+    ]
     trees.write_text(root / "labelmap.txt", "# label:color_rgb:parts:actions\n" + "\n".join(lines) + "\n")
 
 
@@ -175,9 +177,3 @@ def roboflow_masks(root, made):
         trees.write(place / f"{name}_mask.png", np.where(labels == 255, 255, 2 * labels).astype(np.uint8))
         rows = "\n".join(f" {2 * k}, {one}" for k, one in enumerate(NAMES))
         trees.write_text(place / "_classes.csv", f"Pixel Value, Class\n{rows}\n")
-
-
-def write_all(root: Path) -> None:
-    """For a look by hand."""
-    for make in (coco, labelme, yolo, voc, roboflow_masks):
-        make(root / make.__name__, scenes())
