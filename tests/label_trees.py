@@ -177,3 +177,22 @@ def roboflow_masks(root, made):
         trees.write(place / f"{name}_mask.png", np.where(labels == 255, 255, 2 * labels).astype(np.uint8))
         rows = "\n".join(f" {2 * k}, {one}" for k, one in enumerate(NAMES))
         trees.write_text(place / "_classes.csv", f"Pixel Value, Class\n{rows}\n")
+
+
+def label_studio(root, made, names=NAMES):
+    """'Brush labels to PNG' and the JSON export; uploaded images have a prefix there."""
+    tasks = []
+    for k, (_, name, image, labels) in enumerate(made):
+        trees.write(root / "images" / f"{name}.png", image)
+        results = []
+        for value in np.unique(labels).tolist():
+            label = _name(value, names)
+            path = root / "masks" / f"task-{k + 5}-annotation-{k + 9}-by-1-tag-{label}-0.png"
+            trees.write(path, np.where(labels == value, 255, 0).astype(np.uint8))
+            region = {"format": "rle", "rle": [0], "brushlabels": [label]}
+            results.append({"from_name": "tag", "to_name": "image", "type": "brushlabels", "value": region})
+        upload = f"1a2b3c4d-{name}.png"
+        annotation = {"id": k + 9, "completed_by": 1, "result": results}
+        data = {"image": f"/data/upload/1/{upload}"}
+        tasks.append({"id": k + 5, "file_upload": upload, "data": data, "annotations": [annotation]})
+    trees.write_text(root / "project-1-at-2026-01-01.json", json.dumps(tasks))

@@ -290,7 +290,7 @@ def test_the_list_names_every_data_set():
     assert {row["name"]: row["classes"] for row in rows} == {
         "ade20k": 150, "cocostuff164k": 171, "cityscapes": 19, "pascal_context59": 59, "pascal_context60": 60,
         "camvid": 11, "msrc21": 21, "folder": None, "synthetic": 8,
-        "yolo": None, "coco": None, "labelme": None, "voc": None, "roboflow_masks": None,
+        "yolo": None, "coco": None, "labelme": None, "voc": None, "roboflow_masks": None, "label_studio": None,
     }  # fmt: skip
     table = runner.invoke(app, ["data", "list"]).output
     assert "yours" in table

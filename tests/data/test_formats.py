@@ -84,6 +84,26 @@ def test_nothing_is_split(make, tmp_path):
     assert any("val_share" in note for note in report.notes)
 
 
+def test_brush_masks_of_label_studio(tmp_path):
+    made = label_trees.scenes(("all",), count=3)
+    label_trees.label_studio(tmp_path / "data", made)
+    root = trees.zipped(tmp_path / "data", tmp_path / "data.zip")
+    for place in (tmp_path / "data", root):
+        assert guess_name(place) == "label_studio"
+        data = open_data("folder", place, "all", uncovered="ignore")
+        assert data.class_names == ("car", "road", "sky")
+        for k, (_, name, _, labels) in enumerate(made):
+            assert data.image_name(k) == name
+            table = np.array([1, 0, 2, *[255] * 253], np.uint8)
+            np.testing.assert_array_equal(data.read(k).labels, table[labels])
+    (tmp_path / "data/images/all_1.png").unlink()
+    with pytest.raises(ValueError, match=r"image of task 6 is not there: .*all_1\.png"):
+        open_data("folder", tmp_path / "data", "all")
+    next((tmp_path / "data").glob("*.json")).unlink()
+    with pytest.raises(ValueError, match="Export the project as JSON too"):
+        open_data("folder", tmp_path / "data", "all")
+
+
 def _one(root, shapes, size=trees.SIZE, **options):
     label_trees.labelme_file(root / "a.json", shapes, size)
     trees.write(root / "a.png", trees.image(0))

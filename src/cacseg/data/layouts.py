@@ -10,6 +10,7 @@ import numpy as np
 from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.formats.coco import COCO
+from cacseg.data.formats.label_studio import LABEL_STUDIO
 from cacseg.data.formats.labelme import LABELME
 from cacseg.data.formats.masks import ROBOFLOW_MASKS, VOC
 from cacseg.data.formats.yolo import YOLO
@@ -234,8 +235,9 @@ LAYOUTS: dict[str, Layout] = {
         LABELME,
         VOC,
         ROBOFLOW_MASKS,
+        LABEL_STUDIO,
     )
 }
 
 # What 'folder' opens, the first that fits.
-OWN = ("yolo", "coco", "labelme", "voc", "roboflow_masks", "folder")
+OWN = ("yolo", "coco", "labelme", "voc", "roboflow_masks", "label_studio", "folder")
