@@ -6,12 +6,12 @@ import base64
 import io
 import json
 
-import cv2
 import numpy as np
 from PIL import Image
 from pycocotools import mask as coco_mask
 
 import data_trees as trees
+from cacseg.runtime.outlines import outlines
 
 NAMES = ("road", "car", "sky")
 COLOURS = np.array([[128, 64, 128], [0, 0, 142], [70, 130, 180]], np.uint8)
@@ -29,25 +29,6 @@ def scenes(splits=("train", "val"), count=2, size=trees.SIZE):
             labels[rng.random(size) < 0.1] = rng.integers(0, 3)
             made.append((split, f"{split}_{k}", trees.image(10 * s + k, size), labels))
     return made
-
-
-def outlines(labels):
-    """(value, polygon) of each connected region along the edges of its pixels, the large ones first."""
-    found = []
-    for value in np.unique(labels):
-        _, regions = cv2.connectedComponents((labels == value).astype(np.uint8), connectivity=4)
-        for k in range(1, regions.max() + 1):
-            ys, xs = np.nonzero(regions == k)
-            y, x = ys.min(), xs.min()
-            part = (regions[y : ys.max() + 1, x : xs.max() + 1] == k).astype(np.uint8)
-            double = part.repeat(2, 0).repeat(2, 1)  # so that a pixel has two sides
-            (contour,), _ = cv2.findContours(double, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE)
-            points = (contour[:, 0] + 1) // 2
-            points = points[(points != np.roll(points, 1, 0)).any(1)]
-            before, after = points - np.roll(points, 1, 0), np.roll(points, -1, 0) - points
-            points = points[before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]] + (x, y)
-            found.append((int(value), points, abs(cv2.contourArea(points.astype(np.float32)))))
-    return [(value, points) for value, points, _ in sorted(found, key=lambda one: -one[2])]
 
 
 def _name(value, names):

@@ -88,7 +88,8 @@ def _convert_split(
     place = output / "annotations" / f"instances_{data.split}.json"
     if target == "coco" and place.exists():
         return
-    images, annotations = [], []
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
     for index, found in enumerate(pool.map(write, range(len(data)))):
         if target == "coco":
             image = _paths(data, index, output)[0].relative_to(output / "images" / data.split).as_posix()
@@ -134,7 +135,7 @@ def _annotations(labels: np.ndarray[Any, np.dtype[np.uint8]], index: int) -> lis
 
 def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolExecutor) -> None:
     """Reads back what was written: the same images and the same labels."""
-    written = open_data(target, output, data.split, **({"uncovered": "ignore"} if target == "coco" else {}))
+    written = open_data(target, output, data.split, uncovered="ignore" if target == "coco" else "background")
     names: Sequence[str] = [written.image_name(k) for k in range(len(written))]
     place = {name: k for k, name in enumerate(names)}
 
