@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cacseg.data import open_data
 from command_line import run
 from distributed_evaluation import small_model
 
@@ -94,3 +95,29 @@ def test_what_is_refused(place, capsys, monkeypatch, arguments, words):
     assert words in done.err
     assert len(done.err.strip().splitlines()) == 1
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize("target", ["labelme", "coco"])
+def test_polygons_for_labelling_tools(target, place, tmp_path, capsys, monkeypatch):
+    """Without simplification they draw the mask again; corrected, they are data to train on."""
+    (tmp_path / "photos").mkdir()
+    for k in range(2):
+        noise = np.random.default_rng(k).integers(0, 256, (40, 48, 3), np.uint8)
+        Image.fromarray(noise).save(tmp_path / f"photos/{k}.png")
+    arguments = ("predict", place / "model.safetensors", tmp_path / "photos", "-o", tmp_path / "out", "--no-overlays")
+    arguments += ("--format", target, "--simplify", "0")
+    for _ in range(2):  # made anew, and resumed
+        assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    if target == "coco":
+        (tmp_path / "out/coco.json").rename(tmp_path / "photos/coco.json")
+    else:
+        for path in (tmp_path / "out/labelme").glob("*.json"):
+            stated = json.loads(path.read_text())["imagePath"]
+            assert (path.parent / stated).resolve() == (tmp_path / "photos" / f"{path.stem}.png").resolve()
+            path.rename(tmp_path / "photos" / path.name)
+    data = open_data("folder", tmp_path / "photos", "all", uncovered="ignore")
+    names = ["grass", "sky", "stone"]
+    for k in range(2):
+        mask = np.asarray(Image.open(tmp_path / f"out/masks/{data.image_name(k)}.png"))
+        place_of = np.array([data.class_names.index(one) if one in data.class_names else 255 for one in names])
+        np.testing.assert_array_equal(data.read(k).labels, place_of[mask])

@@ -14,6 +14,7 @@ from cacseg.data import open_data
 from cacseg.data.check import _check_pair, check_data, guess_name
 from cacseg.data.check_sheet import NO_CLASS, list_faults
 from cacseg.data.class_list import builtin_classes, parse_classes
+from cacseg.data.layout import Rules
 from cacseg.data.open import open_layout, open_split
 
 runner = CliRunner()
@@ -125,8 +126,8 @@ def test_the_sheet_shows_what_is_wrong_first(tmp_path, capfd):
     trees.folder(tmp_path, count=6)
     whole = check_data("folder", tmp_path, ["train"], workers=0).splits[0].sheet
     _break(tmp_path)
-    layout, files, top, classes = open_layout("folder", tmp_path, None)
-    data, listing = open_split(layout, files, top, classes, "train", None)
+    layout, files, top, classes = open_layout("folder", tmp_path, Rules())
+    data, listing = open_split(layout, files, top, classes, "train", Rules())
     broken = {k: found for k in range(len(data)) if isinstance(found := _check_pair(data, k), str)}
     faults = list_faults(data, listing, broken)
     problems = ("one size", "damaged", "label 77", "no labels", "no image")
@@ -270,9 +271,9 @@ def test_what_cannot_be_checked(tmp_path):
     with pytest.raises(ValueError, match=r"'synthetic' has no files to check"):
         check_data("synthetic", tmp_path)
     with pytest.raises(ValueError, match=r"must be no class number"):
-        check_data("folder", tmp_path, ignore_index=1)
+        check_data("folder", tmp_path, rules=Rules(1))
     with pytest.raises(ValueError, match=r"ignore_index belongs to 'folder'; what 'camvid' ignores is known"):
-        check_data("camvid", tmp_path, ignore_index=3)
+        check_data("camvid", tmp_path, rules=Rules(3))
 
 
 def test_labels_of_a_split_without_images_are_found(tmp_path):
@@ -289,6 +290,7 @@ def test_the_list_names_every_data_set():
     assert {row["name"]: row["classes"] for row in rows} == {
         "ade20k": 150, "cocostuff164k": 171, "cityscapes": 19, "pascal_context59": 59, "pascal_context60": 60,
         "camvid": 11, "msrc21": 21, "folder": None, "synthetic": 8,
+        "yolo": None, "coco": None, "labelme": None, "voc": None, "roboflow_masks": None, "label_studio": None,
     }  # fmt: skip
     table = runner.invoke(app, ["data", "list"]).output
     assert "yours" in table

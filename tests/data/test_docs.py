@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cacseg.data import DATA_SETS
 from cacseg.data.class_list import builtin_classes
+from cacseg.data.layouts import OWN
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +19,7 @@ def _between(name):
 
 
 def test_layouts():
-    others = {"folder": "yours", "synthetic": 8, "pascal_context60": 60}
+    others = {**dict.fromkeys(OWN, "yours"), "synthetic": 8, "pascal_context60": 60}
     rows = [
         f"| `{name}` | {others[name] if name in others else len(builtin_classes(name).names)} | `{tree}` |"
         for name, tree in DATA_SETS.items()

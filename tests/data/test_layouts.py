@@ -10,7 +10,7 @@ import pytest
 import data_trees as trees
 from cacseg.data import DATA_SETS, open_data
 from cacseg.data.class_list import builtin_classes
-from cacseg.data.layouts import COCO_UNUSED, LAYOUTS
+from cacseg.data.layouts import COCO_UNUSED, LAYOUTS, OWN
 
 
 def _minus_one(raw):
@@ -108,7 +108,7 @@ def test_the_numbers_of_classes():
         if name != "pascal_context60":
             classes = builtin_classes(name)
             assert len(classes.names) == len(classes.palette) == count
-    assert set(DATA_SETS) == {*counts, "folder", "synthetic"}
+    assert set(DATA_SETS) == {*counts, *OWN, "synthetic"}
     assert len(COCO_UNUSED) == 182 - 171
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cacseg.cli._console import typer
 
 if TYPE_CHECKING:
+    from cacseg.data.layout import Rules
     from cacseg.engine.inference import Inference
     from cacseg.recipes.config import Config, DataConfig
 
 
 IgnoreIndex = Annotated[
     int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
+]
+ShapeOverlap = Annotated[str, typer.Option(help="Of labels that are shapes: on top is the later or the smaller one.")]
+Uncovered = Annotated[
+    str, typer.Option(help="Of labels that are shapes: pixels that none covers are a class background, or ignore.")
 ]
 Scale = Annotated[
     str | None,
@@ -71,6 +76,16 @@ def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]
 
     changes = dict(parse_setting(text) for text in settings or ())
     return changes if root is None else {**changes, "data.root": root}
+
+
+def make_rules(ignore_index: int | None, overlap: str, uncovered: str) -> Rules:
+    """How labels are read."""
+    from cacseg.data.layout import Overlap, Rules, Uncovered
+
+    for option, value, kind in (("--overlap", overlap, Overlap), ("--uncovered", uncovered, Uncovered)):
+        if value not in get_args(kind):
+            raise ValueError(f"{option} must be {' or '.join(get_args(kind))}; got {value!r}.")
+    return Rules(ignore_index, overlap, uncovered)  # type: ignore[arg-type]
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`cacseg data list` and `cacseg data check`."""
+"""`cacseg data list`, `cacseg data check` and `cacseg data convert`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
-from cacseg.cli._options import IgnoreIndex
+from cacseg.cli._options import WORKERS, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -26,9 +26,10 @@ def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
     """List the data sets: names, classes, and how each must lie in a folder or .zip."""
     from cacseg.data import DATA_SETS
     from cacseg.data.class_list import builtin_classes
+    from cacseg.data.layouts import OWN
     from cacseg.data.synthetic import CLASSES
 
-    counts = {"folder": None, "synthetic": len(CLASSES), "pascal_context60": 60}
+    counts = {**dict.fromkeys(OWN), "synthetic": len(CLASSES), "pascal_context60": 60}
     rows = [
         {"name": name, "classes": counts[name] if name in counts else len(builtin_classes(name).names), "layout": tree}
         for name, tree in DATA_SETS.items()
@@ -48,6 +49,8 @@ def check(
     name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="A split to check, again for more; all by default.")] = None,
     ignore_index: IgnoreIndex = None,
+    overlap: ShapeOverlap = "later",
+    uncovered: Uncovered = "background",
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -81,7 +84,7 @@ def check(
             chosen,
             root,
             split or (),
-            ignore_index=ignore_index,
+            rules=make_rules(ignore_index, overlap, uncovered),
             workers=workers,
             sheet_rows=6 if output else 0,
             progress=progress,
@@ -96,6 +99,47 @@ def check(
                 say(f"wrote {path}")
     if report.problems:
         raise typer.Exit(1)
+
+
+@data.command()
+def convert(
+    root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="A folder, new or of a conversion that was stopped.")],
+    target: Annotated[str, typer.Option("--format", help="folder: images/, labels/, classes.txt; or coco.")] = "folder",
+    name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
+    ignore_index: IgnoreIndex = None,
+    overlap: ShapeOverlap = "later",
+    uncovered: Uncovered = "background",
+    workers: Annotated[int, typer.Option(min=1, help="Threads.")] = WORKERS,
+) -> None:
+    """Write a data set as a folder of index PNGs, or as COCO. What was stopped goes on where it was.
+
+    Images are copied as they are. At the end every file is read back and compared with the source.
+    """
+    from cacseg.data.check import guess_name
+    from cacseg.data.convert import convert as convert_data
+
+    rules = make_rules(ignore_index, overlap, uncovered)
+    with progress_bar() as bar:
+        tasks = {}
+
+        def progress(split: str, done: int, total: int) -> None:
+            if split not in tasks:
+                tasks[split] = bar.add_task(escape(f"writing {split}"), total=total)
+            bar.update(tasks[split], completed=done)
+
+        counts = convert_data(
+            name or guess_name(root),
+            root,
+            output,
+            target=target,  # type: ignore[arg-type]
+            rules=rules,
+            workers=workers,
+            progress=progress,
+        )
+    listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
+    hint = " Read it with --set data.uncovered=ignore: every class has its masks." if target == "coco" else ""
+    say(f"{output}: {listed}; read back and compared.{hint}")
 
 
 def _print(report: Report) -> None:
@@ -119,6 +163,8 @@ def _print(report: Report) -> None:
             say(f"  ... and {len(one.problems) - SHOWN} more (--json lists them all)")
     for problem in report.missing:
         say(f"  wrong: {problem}")
+    for note in report.notes:
+        say(f"  note: {note}")
     count = len(report.problems)
     say("nothing is wrong." if not count else f"{count} thing{'' if count == 1 else 's'} wrong.")
 

@@ -32,6 +32,10 @@ def predict(
         bool, typer.Option("--entropy", help="Of the probabilities, over that of a uniform guess: 0 to 1 as 0 to 255.")
     ] = False,
     bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
+    target: Annotated[
+        str, typer.Option("--format", help="png; labelme or coco: polygons too, as labelme/NAME.json or coco.json.")
+    ] = "png",
+    simplify: Annotated[float, typer.Option(min=0.0, help="Pixels that a polygon may be off its edge; 0: none.")] = 1.0,
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
@@ -60,9 +64,10 @@ def predict(
     cacseg predict runs/mine city.tif -o out --tile 1024 --no-overlays
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
-    its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
-    predicted anew. An image that cannot be read is named at the end and the exit code is 1; 2 means that nothing was
-    begun or that a file could not be written.
+    its path below the given folder. --format labelme and coco add polygons, to be corrected in a labelling tool. Run it
+    again to resume: finished images are skipped, images that changed are predicted anew. An image that
+    cannot be read is named at the end and the exit code is 1; 2 means that nothing was begun or that a file could not
+    be written.
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
@@ -72,7 +77,11 @@ def predict(
     from cacseg.runtime.folder import SaveOptions, Summary, predict_files
     from cacseg.runtime.inputs import Journal, find_images, fingerprint
 
-    save = SaveOptions(overlays, confidence, entropy, opacity, bits)
+    if target not in ("png", "labelme", "coco"):
+        raise ValueError(f"--format must be png, labelme or coco; got {target!r}.")
+    if target != "png" and tile is not None:
+        raise ValueError("--format and --tile exclude each other. Leave one out.")
+    save = SaveOptions(overlays, confidence, entropy, opacity, bits, target == "labelme", simplify)
     chosen: dict[str, Any] = {}
     if Path(model).suffix == ".onnx":
         if slide or stride or whole or multi_scale or flip or tile:
@@ -90,6 +99,7 @@ def predict(
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
+    written |= {} if target == "png" else {"format": target, "simplify": simplify}
     start = time.perf_counter()
     with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
@@ -105,6 +115,8 @@ def predict(
         small = predict_files(
             backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
         )
+        if target == "coco":
+            _write_coco(output, [item for item in others if item.name in journal.rows], backend, simplify)
     found = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start
     earlier = f", {found.skipped} were done before" if found.skipped else ""
@@ -115,6 +127,23 @@ def predict(
     if found.failed:
         fail(f"{len(found.failed)} of {len(inputs)} images could not be predicted.")
         raise typer.Exit(1)
+
+
+def _write_coco(output: Path, items: list[Input], backend: Any, simplify: float) -> None:
+    """One file about all masks that are there."""
+    import numpy as np
+    from PIL import Image
+
+    from cacseg._files import write_file
+    from cacseg.runtime.outlines import coco_json
+
+    masks = {}
+    for item in items:
+        path = output / "masks" / f"{item.name}.png"
+        name = item.name if item.name.endswith(item.path.suffix) else item.name + item.path.suffix
+        with Image.open(path) as mask:
+            masks[name] = np.array(mask, np.uint8)
+    write_file(output / "coco.json", coco_json(masks, backend.classes.names, simplify))
 
 
 def _predict_rasters(

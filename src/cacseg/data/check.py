@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from cacseg.data.check_sheet import make_sheet
 from cacseg.data.label_map import IGNORE, MASK_HINT
-from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, Layout
+from cacseg.data.layout import ALL, USUAL, Layout, Rules
+from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, OWN
 from cacseg.data.open import FileData, open_layout, open_split
 from cacseg.runtime.colours import Colour
 from cacseg.runtime.files import open_files
@@ -50,6 +51,7 @@ class Report:
     palette: tuple[Colour, ...]
     splits: list[SplitReport]
     missing: list[str] = field(default_factory=list)  # splits that training needs
+    notes: list[str] = field(default_factory=list)  # what is worth knowing and no fault
 
     @property
     def problems(self) -> list[str]:
@@ -62,6 +64,7 @@ class Report:
             "root": self.root,
             "ok": not self.problems,
             "missing": self.missing,
+            "notes": self.notes,
             "classes": [
                 {"name": name, "colour": list(shade)}
                 for name, shade in zip(self.class_names, self.palette, strict=True)
@@ -86,7 +89,7 @@ class Report:
 def guess_name(root: str | Path) -> str:
     """The name of the data set, by its layout; a folder with the classes of CamVid or MSRC-21 is taken for these."""
     files = open_files(root)
-    for name in ("ade20k", "cocostuff164k", "cityscapes", "pascal_context59"):
+    for name in ("ade20k", "cocostuff164k", "cityscapes", "pascal_context59", *OWN[:-1]):
         if LAYOUTS[name].top_in(files) is not None:
             return name
     if LAYOUTS["folder"].top_in(files) is None:
@@ -108,7 +111,7 @@ def check_data(
     root: str | Path,
     splits: Sequence[str] = (),
     *,
-    ignore_index: int | None = None,
+    rules: Rules = USUAL,
     workers: int | None = None,
     sheet_rows: int = 6,
     progress: Callable[[str, int, int], None] | None = None,
@@ -122,11 +125,11 @@ def check_data(
         raise ValueError(f"{name!r} has no files to check.")
     if workers is not None and workers < 0:
         raise ValueError(f"workers must not be negative; got {workers}.")
-    layout, files, top, classes = open_layout(name, root, ignore_index)
+    layout, files, top, classes = open_layout(name, root, rules)
     wanted = list(splits) or list(layout.splits(files, top))
     if not wanted:
         raise ValueError(f"there is no split in {files.where(top)}; {name!r} needs {layout.tree}.")
-    opened = [open_split(layout, files, top, classes, split, ignore_index) for split in wanted]
+    opened = [open_split(layout, files, top, classes, split, rules) for split in wanted]
     datas = [data for data, _ in opened]
     reports = [SplitReport(data.split, len(data)) for data in datas]
     broken: list[dict[int, str]] = [{} for _ in datas]
@@ -163,14 +166,22 @@ def check_data(
                 f"ignored. {MASK_HINT}"
             )
         report.sheet = make_sheet(data, listing, problems, sheet_rows)
-    missing = [] if splits else [_missing(split, files.where(top), layout) for split in NEEDED if split not in wanted]
-    return Report(name, str(root), classes.names, classes.palette, reports, missing)
+    known = splits or wanted == [ALL]
+    missing = [] if known else [_missing(split, files.where(top), layout) for split in NEEDED if split not in wanted]
+    notes = [f"{data.split}: {note}" for data, listing in opened for note in listing.notes]
+    if not splits:
+        seen = np.sum([report.images_with for report in reports], axis=0)
+        notes += [f"no image has the class {name!r}." for k, name in enumerate(classes.names) if not seen[k]]
+    if wanted == [ALL]:
+        notes.append("there are no splits: train with --set data.val_share=0.2 to hold out a fifth of the images.")
+    return Report(layout.name, str(root), classes.names, classes.palette, reports, missing, notes)
 
 
 def _missing(split: str, where: str, layout: Layout) -> str:
+    hold = " or --set data.val_share=0.2, which holds images out" if split == "val" else ""
     return (
         f"there is no split {split!r} in {where}, and `cacseg train` needs it. {layout.name!r} is {layout.tree}. Make "
-        f"it, or train with --set data.{split}_split=NAME; --split checks other splits alone."
+        f"it, or train with --set data.{split}_split=NAME{hold}; --split checks other splits alone."
     )
 
 

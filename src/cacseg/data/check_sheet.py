@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cacseg.data.layouts import Listing
+from cacseg.data.layout import Listing
 from cacseg.data.open import FileData
 from cacseg.data.pictures import contact_sheet, legend, text_picture
 from cacseg.runtime.colours import Colour, Picture, colour, overlay
@@ -85,6 +85,8 @@ def _read_labels(data: FileData, fault: Fault) -> Picture:
     """Classes in their colours, values that are none in magenta; files of colours as they are."""
     if fault.labels is None:
         return _placeholder("no labels")
+    if data.draw is not None:
+        return _placeholder("shapes")
     try:
         raw = data.decode(data.files.read(fault.labels), fault.labels)
     except (ValueError, OSError):

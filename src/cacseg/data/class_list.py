@@ -11,6 +11,7 @@ from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
 BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
+NO_CLASS = "__ignore__"  # LabelMe's name of shapes that are to be ignored
 
 _DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
 _HEXADECIMAL = re.compile(r"[\s,:;]+#([0-9a-fA-F]{6})$")
@@ -80,6 +81,36 @@ def with_background(classes: ClassList, where: str) -> ClassList:
             f"else. Write both classes there, {BACKGROUND!r} first, each with its colour."
         )
     return classes._replace(names=(BACKGROUND, name), palette=(BLACK, colour))
+
+
+def of_names(names: Sequence[str], where: str) -> ClassList:
+    """Classes of a labelling tool, in this order, with colours that we choose; '__ignore__' is none of them."""
+    names = tuple(dict.fromkeys(name for name in names if name != NO_CLASS))
+    if not names:
+        raise ValueError(f"{where} names no class. Is anything labelled there?")
+    if len(names) >= MAX_CLASSES:
+        raise ValueError(f"a data set has 1 to {MAX_CLASSES - 1} classes; {where} has {len(names)}.")
+    return ClassList(names, distinct_colours(len(names)), (), False)
+
+
+def with_uncovered(classes: ClassList, uncovered: str, where: str) -> ClassList:
+    """Classes of shapes, with a class for what no shape covers; one of that name may be there already."""
+    if uncovered == "ignore":
+        if len(classes.names) == 1:
+            raise ValueError(
+                f"{where} has one class, {classes.names[0]!r}, and everything else would be ignored. Leave "
+                "data.uncovered at background."
+            )
+        return classes
+    if (found := background_index(classes.names)) is not None:
+        palette = tuple(BLACK if k == found else colour for k, colour in enumerate(classes.palette))
+        return classes._replace(palette=palette)
+    return classes._replace(names=(BACKGROUND, *classes.names), palette=(BLACK, *classes.palette))
+
+
+def background_index(names: Sequence[str]) -> int | None:
+    """The class that stands for what is labelled as nothing else."""
+    return next((k for k, name in enumerate(names) if name.lower().strip("_") == BACKGROUND), None)
 
 
 def builtin_classes(name: str) -> ClassList:

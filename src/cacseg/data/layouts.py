@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
+from cacseg.data.formats.coco import COCO
+from cacseg.data.formats.label_studio import LABEL_STUDIO
+from cacseg.data.formats.labelme import LABELME
+from cacseg.data.formats.masks import ROBOFLOW_MASKS, VOC
+from cacseg.data.formats.yolo import YOLO
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
+from cacseg.data.layout import Found, Layout, Rules, join, list_files, match, name_splits
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
 
@@ -30,160 +33,70 @@ PASCAL_CONTEXT_IDS = (
 KNOWN_FOLDERS = ("camvid", "msrc21")  # data sets that lie as one's own folder does
 
 
-class Pair(NamedTuple):
-    """An image and its labels, as paths, and their name within the split."""
-
-    name: str
-    image: str
-    labels: str
-
-
-class Listing(NamedTuple):
-    """The files of a split: pairs, images without labels, labels without an image, and other problems."""
-
-    pairs: tuple[Pair, ...]
-    unpaired_images: tuple[str, ...]
-    unpaired_labels: tuple[str, ...]
-    problems: tuple[str, ...] = ()
-
-
-class Found(NamedTuple):
-    """The files of a split, and how its labels are read."""
-
-    listing: Listing
-    label_map: LabelMap
-    decode: Callable[[bytes, str], Labels] = decode_labels
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One data set. `tops`: folders below the root that may hold it. `marks`: folders by which it is recognised."""
-
-    name: str
-    tree: str  # for people
-    tops: tuple[str, ...]
-    marks: tuple[tuple[str, ...], ...]  # one of each row must be there
-    splits: Callable[[Files, str], dict[str, str]]  # files, top: the splits that are there, our name -> theirs
-    classes: Callable[[Files, str], ClassList]  # files, top
-    find: Callable[[Files, str, str, ClassList, int | None], Found]  # files, top, their split, classes, ignore_index
-
-    def top_in(self, files: Files) -> str | None:
-        """The folder that the layout starts in ('' for the root itself); None where it is not there."""
-        for top in ("", *self.tops):
-            if self._fits(files, top):
-                return top
-        inner = [top for name in files.folders("") for top in (name, *(f"{name}/{one}" for one in self.tops))]
-        found = [top for top in inner if self._fits(files, top)]
-        if len(found) > 1:
-            raise ValueError(f"{len(found)} data sets lie in {files.where('')}: {', '.join(found)}. Give one of them.")
-        return found[0] if found else None
-
-    def _fits(self, files: Files, top: str) -> bool:
-        return all(any(files.exists(_join(top, mark)) for mark in row) for row in self.marks)
-
-
-def _join(*parts: str) -> str:
-    return "/".join(part for part in parts if part)
-
-
-def _list(files: Files, folder: str, suffixes: Sequence[str], ending: str = "") -> list[tuple[str, str]]:
-    """Files of these suffixes: the path below the folder without suffix and ending, and the whole path."""
-    found = []
-    for path in files.below(folder):
-        stem, dot, suffix = path.rpartition(".")
-        if dot and f".{suffix.lower()}" in suffixes and stem.endswith(ending):
-            found.append((stem[len(folder) + 1 : len(stem) - len(ending)], path))
-    return found
-
-
-def _match(files: Files, images: list[tuple[str, str]], labels: list[tuple[str, str]], ending: str = "") -> Listing:
-    """Pairs by key, in the order of the images; both are (key, path), and a pair's name is its key and `ending`."""
-    problems: list[str] = []
-    labels_by_key: dict[str, str] = {}
-    for key, path in labels:
-        if key in labels_by_key:
-            problems.append(f"an image has one file of labels; there are {files.where(labels_by_key[key])} and {path}.")
-        labels_by_key.setdefault(key, path)
-    pairs: list[Pair] = []
-    unpaired_images: list[str] = []
-    seen: dict[str, str] = {}
-    for key, path in images:
-        if key in seen:
-            problems.append(f"images must differ in more than their suffix: {files.where(seen[key])} and {path}.")
-            continue
-        seen[key] = path
-        if key in labels_by_key:
-            pairs.append(Pair(key + ending, path, labels_by_key[key]))
-        else:
-            unpaired_images.append(path)
-    unpaired_labels = tuple(path for key, path in labels_by_key.items() if key not in seen)
-    return Listing(tuple(pairs), tuple(unpaired_images), unpaired_labels, tuple(problems))
-
-
 def _splits_in(folder: str, theirs: dict[str, str], files: Files, top: str) -> dict[str, str]:
-    there = files.folders(_join(top, folder))
+    there = files.folders(join(top, folder))
     return {ours: name for ours, name in theirs.items() if name in there}
 
 
 def _any_split(files: Files, top: str) -> dict[str, str]:
     """Folders of images or of labels: a split without images is then reported, not overlooked."""
-    there = {name for kind in ("images", "labels") for name in files.folders(_join(top, kind))}
-    return {name: name for name in sorted(there)}
+    there = {name for kind in ("images", "labels") for name in files.folders(join(top, kind))}
+    return name_splits(there)
 
 
 def _pascal_splits(files: Files, top: str) -> dict[str, str]:
     return {name: name for name in ("train", "val") if _split_file(files, top, name) is not None}
 
 
-def _find_ade20k(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
-    labels = _list(files, _join(top, "annotations", split), (".png",))
+def _find_ade20k(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
+    images = list_files(files, join(top, "images", split), IMAGE_SUFFIXES)
+    labels = list_files(files, join(top, "annotations", split), (".png",))
     values = {0: IGNORE} | {label + 1: label for label in range(150)}
-    return Found(_match(files, images, labels), LabelMap(values, num_classes=150))
+    return Found(match(files, images, labels), LabelMap(values, num_classes=150))
 
 
-def _find_cocostuff(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
-    folder = _join(top, "annotations", split)
-    prepared = _list(files, folder, (".png",), "_labelTrainIds")
-    raw = [entry for entry in _list(files, folder, (".png",)) if not entry[0].endswith("_labelTrainIds")]
+def _find_cocostuff(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
+    images = list_files(files, join(top, "images", split), IMAGE_SUFFIXES)
+    folder = join(top, "annotations", split)
+    prepared = list_files(files, folder, (".png",), "_labelTrainIds")
+    raw = [entry for entry in list_files(files, folder, (".png",)) if not entry[0].endswith("_labelTrainIds")]
     if len(prepared) > len(raw):  # where both are whole, the original files
-        return Found(_match(files, images, prepared), identity_map(171))
+        return Found(match(files, images, prepared), identity_map(171))
     used = [value for value in range(182) if value not in COCO_UNUSED]
     values = {value: label for label, value in enumerate(used)} | {255: IGNORE}
-    return Found(_match(files, images, raw), LabelMap(values, num_classes=171))
+    return Found(match(files, images, raw), LabelMap(values, num_classes=171))
 
 
-def _find_cityscapes(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
-    images = _list(files, _join(top, "leftImg8bit", split), (".png",), "_leftImg8bit")
-    folder = _join(top, "gtFine", split)
-    ids = _list(files, folder, (".png",), "_gtFine_labelIds")
-    train_ids = _list(files, folder, (".png",), "_gtFine_labelTrainIds")
+def _find_cityscapes(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
+    images = list_files(files, join(top, "leftImg8bit", split), (".png",), "_leftImg8bit")
+    folder = join(top, "gtFine", split)
+    ids = list_files(files, folder, (".png",), "_gtFine_labelIds")
+    train_ids = list_files(files, folder, (".png",), "_gtFine_labelTrainIds")
     if len(train_ids) > len(ids):
-        return Found(_match(files, images, train_ids, "_leftImg8bit"), identity_map(19))
+        return Found(match(files, images, train_ids, "_leftImg8bit"), identity_map(19))
     values = dict.fromkeys((*range(34), 255), IGNORE) | {v: label for label, v in enumerate(CITYSCAPES_IDS)}
-    return Found(_match(files, images, ids, "_leftImg8bit"), LabelMap(values, num_classes=19))
+    return Found(match(files, images, ids, "_leftImg8bit"), LabelMap(values, num_classes=19))
 
 
 def _split_file(files: Files, top: str, split: str) -> str | None:
-    paths = (_join(top, "ImageSets", kind, f"{split}.txt") for kind in ("SegmentationContext", "Main"))
+    paths = (join(top, "ImageSets", kind, f"{split}.txt") for kind in ("SegmentationContext", "Main"))
     return next((path for path in paths if files.exists(path)), None)
 
 
-def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
     num_classes = len(classes.names)
     path = _split_file(files, top, split)
     assert path is not None  # or it were no split
     lines = files.read(path).decode().splitlines()
     wanted = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
-    there = dict(_list(files, _join(top, "JPEGImages"), (".jpg",)))
+    there = dict(list_files(files, join(top, "JPEGImages"), (".jpg",)))
     images = [(key, there[key]) for key in wanted if key in there]
-    missing = (files.where(_join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there)
+    missing = (files.where(join(top, "JPEGImages", f"{key}.jpg")) for key in wanted if key not in there)
     problems = tuple(f"{files.where(path)} names an image that is not there: {one}." for one in missing)
     of_split = set(wanted).intersection(there)
 
     def listed(folder: str, suffix: str) -> list[tuple[str, str]]:
-        return [entry for entry in _list(files, _join(top, folder), (suffix,)) if entry[0] in of_split]
+        return [entry for entry in list_files(files, join(top, folder), (suffix,)) if entry[0] in of_split]
 
     first = 1 if num_classes == 59 else 0  # 0 is the background: a class of the 60, ignored among the 59
     background, decode = IGNORE if first else 0, decode_labels
@@ -193,7 +106,7 @@ def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList,
         labels, decode = listed("SegmentationClassContext", ".mat") + listed("trainval", ".mat"), _decode_mat
         values = dict.fromkeys(range(460), background)
         values |= {value: label + 1 - first for label, value in enumerate(PASCAL_CONTEXT_IDS)}
-    listing = _match(files, images, labels)._replace(problems=problems)
+    listing = match(files, images, labels)._replace(problems=problems)
     return Found(listing, LabelMap(values, num_classes=num_classes), decode)
 
 
@@ -210,18 +123,18 @@ def _decode_mat(content: bytes, where: str) -> Labels:
     return Labels(indices=matrix.astype(np.int64))
 
 
-def _find_folder(files: Files, top: str, split: str, classes: ClassList, ignore_index: int | None) -> Found:
+def _find_folder(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
     colours = classes.palette if classes.has_colours else ()
-    check_colours_differ(colours, files.where(_join(top, "classes.txt")))
-    ignored = IGNORE if ignore_index is None else ignore_index
+    check_colours_differ(colours, files.where(join(top, "classes.txt")))
+    ignored = IGNORE if rules.ignore_index is None else rules.ignore_index
     label_map = identity_map(len(classes.names), ignored, colours, classes.ignored_colours)
-    images = _list(files, _join(top, "images", split), IMAGE_SUFFIXES)
-    labels = _list(files, _join(top, "labels", split), LABEL_SUFFIXES)
-    return Found(_match(files, images, labels), label_map)
+    images = list_files(files, join(top, "images", split), IMAGE_SUFFIXES)
+    labels = list_files(files, join(top, "labels", split), LABEL_SUFFIXES)
+    return Found(match(files, images, labels), label_map)
 
 
 def _own_classes(files: Files, top: str) -> ClassList:
-    path = _join(top, "classes.txt")
+    path = join(top, "classes.txt")
     if not files.exists(path):
         raise FileNotFoundError(
             f"there is no {files.where(path)}. Write one class name a line, in the order of the label values from 0."
@@ -238,24 +151,24 @@ def _folder_classes(files: Files, top: str) -> ClassList:
     for name in KNOWN_FOLDERS:
         if not own.has_colours and own.names == builtin_classes(name).names:
             return own._replace(palette=builtin_classes(name).palette)
-    return with_background(own, files.where(_join(top, "classes.txt")))
+    return with_background(own, files.where(join(top, "classes.txt")))
 
 
 def _known_folder(name: str, files: Files, top: str) -> ClassList:
     """The same as 'folder' gives it where there is a classes.txt, which must name the classes of the data set."""
     known = _builtin(name, files, top)
-    if files.exists(_join(top, "classes.txt")):
+    if files.exists(join(top, "classes.txt")):
         return _folder_classes(files, top)
     return known._replace(ignored_colours=(), has_colours=False)  # for pictures: the files hold indices
 
 
 def _builtin(name: str, files: Files, top: str) -> ClassList:
     known = builtin_classes(name)
-    if files.exists(_join(top, "classes.txt")):
+    if files.exists(join(top, "classes.txt")):
         names = _own_classes(files, top).names
         if names != known.names:
             raise ValueError(
-                f"{files.where(_join(top, 'classes.txt'))} names other classes than {name}: {len(names)}, the first "
+                f"{files.where(join(top, 'classes.txt'))} names other classes than {name}: {len(names)}, the first "
                 f"{names[0]!r}, for {len(known.names)}, the first {known.names[0]!r}. Open it as 'folder'."
             )
     return known
@@ -317,5 +230,14 @@ LAYOUTS: dict[str, Layout] = {
             for name in KNOWN_FOLDERS
         ),
         Layout("folder", _FOLDER_TREE, (), _FOLDER_MARKS, _any_split, _folder_classes, _find_folder),
+        YOLO,
+        COCO,
+        LABELME,
+        VOC,
+        ROBOFLOW_MASKS,
+        LABEL_STUDIO,
     )
 }
+
+# What 'folder' opens, the first that fits.
+OWN = ("yolo", "coco", "labelme", "voc", "roboflow_masks", "label_studio", "folder")

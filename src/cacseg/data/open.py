@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cacseg._checks import first_few
-from cacseg.data.class_list import ClassList
+from cacseg.data.class_list import ClassList, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
-from cacseg.data.layouts import LAYOUTS, Layout, Listing, Pair
+from cacseg.data.layout import USUAL, Draw, Layout, Listing, Overlap, Pair, Rules, Uncovered
+from cacseg.data.layouts import LAYOUTS, OWN
 from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
 from cacseg.runtime.colours import Colour
@@ -35,6 +36,7 @@ class FileData:
     pairs: tuple[Pair, ...]
     label_map: LabelMap
     decode: Callable[[bytes, str], Labels] = decode_labels
+    draw: Draw | None = None
     ignore_index: int = IGNORE
 
     def __len__(self) -> int:
@@ -47,6 +49,8 @@ class FileData:
         pair = self.pairs[index]
         where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
         image = decode_image(self.files.read(pair.image), where_image)
+        if self.draw is not None:
+            return Sample(image, self.draw(self.files, pair, (image.shape[0], image.shape[1])))
         labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
         check_one_size(image, labels, where_image, where_labels)
         return Sample(image, labels)
@@ -58,6 +62,8 @@ def open_data(
     split: str,
     *,
     ignore_index: int | None = None,
+    overlap: Overlap = "later",
+    uncovered: Uncovered = "background",
     size: tuple[int, int] | None = None,
     length: int | None = None,
     seed: int | None = None,
@@ -66,7 +72,9 @@ def open_data(
 
     `root` is the folder that holds the layout of DATA_SETS[name], the one above it, or a .zip of either.
     `ignore_index` belongs to "folder": the value in its files that marks ignored pixels (255). In samples, ignored is
-    always 255. `size` (height, width), `length` and `seed` belong to "synthetic".
+    always 255. `overlap` and `uncovered` belong to labels that are shapes: the "later" or the "smaller" one is on
+    top, and pixels that none covers are a class "background", or ignored ("ignore"). `size` (height, width), `length`
+    and `seed` belong to "synthetic".
     """
     if name == "synthetic":
         if root is not None or ignore_index is not None:
@@ -74,43 +82,55 @@ def open_data(
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
-    layout, files, top, classes = open_layout(name, root, ignore_index)
-    data, listing = open_split(layout, files, top, classes, split, ignore_index)
+    rules = Rules(ignore_index, overlap, uncovered)
+    layout, files, top, classes = open_layout(name, root, rules)
+    data, listing = open_split(layout, files, top, classes, split, rules)
     check_listing(listing, files, f"the split {split!r} of {files.where(top)}")
     return data
 
 
-def open_layout(name: str, root: str | Path | None, ignore_index: int | None) -> tuple[Layout, Files, str, ClassList]:
-    """A data set of files: its layout, the files, the folder below the root where it starts, and its classes."""
+def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layout, Files, str, ClassList]:
+    """A data set of files: its layout, the files, the folder below the root where it starts, and its classes.
+
+    'folder' is any layout of one's own data: that of `images/`, `labels/` and those of labelling tools.
+    """
     if name not in LAYOUTS:
         raise ValueError(f"unknown data set {name!r}. There are {', '.join(DATA_SETS)}.")
-    if ignore_index is not None and name != "folder":
+    if root is None:
+        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}.")
+    files = open_files(root)
+    tops = ((one, LAYOUTS[one].top_in(files)) for one in (OWN if name == "folder" else (name,)))
+    name, top = next(((one, top) for one, top in tops if top is not None), (name, None))
+    layout = LAYOUTS[name]
+    if rules.ignore_index is not None and name != "folder":
         raise ValueError(
             f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name it 'folder'."
         )
-    if root is None:
-        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}.")
-    layout, files = LAYOUTS[name], open_files(root)
-    top = layout.top_in(files)
     if top is None:
         there = ", ".join(files.folders("")[:6]) or "no folder"
-        raise FileNotFoundError(f"{name!r} needs {layout.tree}; {files.where('')} has {there}.")
-    return layout, files, top, layout.classes(files, top)
+        more = f" (or the files of a labelling tool: {', '.join(OWN[:-1])})" if name == "folder" else ""
+        raise FileNotFoundError(f"{name!r} needs {layout.tree}{more}; {files.where('')} has {there}.")
+    if not layout.shapes and rules._replace(ignore_index=None) != USUAL:
+        raise ValueError(f"overlap and uncovered belong to labels that are shapes; those of {name!r} are images.")
+    classes = layout.classes(files, top)
+    return layout, files, top, with_uncovered(classes, rules.uncovered, files.where(top)) if layout.shapes else classes
 
 
 def open_split(
-    layout: Layout, files: Files, top: str, classes: ClassList, split: str, ignore_index: int | None
+    layout: Layout, files: Files, top: str, classes: ClassList, split: str, rules: Rules
 ) -> tuple[FileData, Listing]:
-    """The pairs of a split that is there, and whatever else lies in its folders."""
+    """The pairs of a split that is there, by our name or theirs, and whatever else lies in its folders."""
     there = layout.splits(files, top)
-    if split not in there:
+    theirs = there.get(split, split)
+    if theirs not in there.values():
+        held = " Hold images out of another with data.val_share=0.2." if split == "val" else ""
         raise FaultyDataError(
             f"there is no split {split!r} in {files.where(top)}. There is {', '.join(there) or 'none'}; "
-            f"{layout.name!r} needs {layout.tree}."
+            f"{layout.name!r} needs {layout.tree}.{held}"
         )
-    listing, label_map, decode = layout.find(files, top, there[split], classes, ignore_index)
-    data = FileData(layout.name, split, classes.names, classes.palette, files, listing.pairs, label_map, decode)
-    return data, listing
+    listing, label_map, decode, draw = layout.find(files, top, theirs, classes, rules)
+    names, palette = classes.names, classes.palette
+    return FileData(layout.name, split, names, palette, files, listing.pairs, label_map, decode, draw), listing
 
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:

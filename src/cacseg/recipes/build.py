@@ -54,7 +54,9 @@ def check_hint(data: DataConfig) -> str:
         return ""
     name = "" if data.name == "folder" else f" --name {data.name}"
     ignored = "" if data.ignore_index is None else f" --ignore-index {data.ignore_index}"
-    return f"`cacseg data check {shlex.quote(data.root)}{name}{ignored}` lists all that is wrong."
+    shown = {"overlap": "later", "uncovered": "background"}
+    shapes = "".join(f" --{key} {value}" for key in shown if (value := getattr(data, key)) != shown[key])
+    return f"`cacseg data check {shlex.quote(data.root)}{name}{ignored}{shapes}` lists all that is wrong."
 
 
 def _run(
@@ -74,6 +76,11 @@ def _run(
             )
         config = keep_decisions(config, saved.config)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
+    if config.data.val_share is not None:
+        report(
+            f"{len(validation_data)} of {len(train_data) + len(validation_data)} images are held out for validation, "
+            f"by their names (data.val_share={config.data.val_share:g})"
+        )
     check_crop(config.data.crop, config.data.scale, config.data.ratios, train_data)
     if saved is None:
         check_foreground(train_data)

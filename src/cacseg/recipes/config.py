@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from cacseg._checks import ask, did_you_mean
+from cacseg.data.layout import Overlap, Uncovered
 from cacseg.engine.options import (
     Count,
     NotNegative,
@@ -104,8 +105,16 @@ class DataConfig(Section):
     """The split to train on."""
     val_split: str = "val"
     """The split to validate on."""
+    val_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
+    """Validate on this share of the images of data.train_split, chosen by their names; none: data.val_split."""
+    val_group: str | None = None
+    """With data.val_share: a regular expression whose first group names images that stay together; none: each alone."""
     ignore_index: int | None = None
     """Of folder alone: the value in its files that marks ignored pixels; none: 255."""
+    overlap: Overlap = "later"
+    """Of labels that are shapes: which is on top where they overlap, the later or the smaller one."""
+    uncovered: Uncovered = "background"
+    """Of labels that are shapes: pixels that no shape covers are a class of their own, or ignored."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size

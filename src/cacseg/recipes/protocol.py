@@ -7,6 +7,9 @@ from pathlib import Path
 
 from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
+from cacseg.data.hold_out import hold_out
+from cacseg.data.layout import ALL, Rules
+from cacseg.data.open import FileData, open_layout
 from cacseg.recipes.config import DataConfig
 from cacseg.recipes.files import CONFIG, is_run, read_config
 from cacseg.recipes.named import PAPER_DATA
@@ -49,11 +52,43 @@ def data_to_evaluate(
         name = name or guess_name(str(root))
         known = PAPER_DATA[name].data if name in PAPER_DATA else DataConfig(name=name, crop=(1, 1))
         data = known.model_copy(update={"root": root})
-    return data if split is None else data.model_copy(update={"val_split": split})
+    return data if split is None else data.model_copy(update={"val_split": split, "val_share": None})
 
 
 def open_split(data: DataConfig, split: str) -> SegmentationData:
     """The training ("train") or the validation split ("val") of a configuration."""
+    if data.val_share is not None:
+        return open_held_out(data)[split == "val"]
+    if data.val_group is not None:
+        raise ValueError("data.val_group belongs to data.val_share, which is not set. Set it, e.g. data.val_share=0.2.")
     name, length = (data.train_split, data.length) if split == "train" else (data.val_split, data.val_length)
     own = length if name == split else None  # generated scenes of another split have its own number
-    return open_data(data.name, data.root, name, ignore_index=data.ignore_index, size=data.size, length=own)
+    return _open(data, name, own)
+
+
+def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]:
+    """Both parts of the training split; where nothing is split, of all images."""
+    if data.name == "synthetic":
+        raise ValueError("data.val_share belongs to images in files; 'synthetic' has data.val_length.")
+    assert data.val_share is not None
+    split = data.train_split
+    if data.root is not None and split == "train":
+        rules = Rules(data.ignore_index, data.overlap, data.uncovered)
+        layout, files, top, _ = open_layout(data.name, data.root, rules)
+        split = ALL if list(layout.splits(files, top)) == [ALL] else split
+    opened = _open(data, split, None)
+    assert isinstance(opened, FileData)
+    return hold_out(opened, data.val_share, data.val_group)
+
+
+def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
+    return open_data(
+        data.name,
+        data.root,
+        split,
+        ignore_index=data.ignore_index,
+        overlap=data.overlap,
+        uncovered=data.uncovered,
+        size=data.size,
+        length=length,
+    )

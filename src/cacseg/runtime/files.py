@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from bisect import bisect_left
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,13 @@ class FolderFiles:
             return []
         return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_clutter(entry.name))
 
+    def names(self, folder: str) -> list[str]:
+        """The names of the files directly inside, sorted."""
+        path = self.root / folder
+        if not path.is_dir():
+            return []
+        return sorted(entry.name for entry in os.scandir(path) if entry.is_file() and not _is_clutter(entry.name))
+
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
         return (self.root / path).exists()
@@ -54,6 +62,9 @@ class ZipFiles:
                 names = [info.filename for info in archive.infolist() if not info.is_dir()]
         except zipfile.BadZipFile as error:
             raise ValueError(f"{root} is no readable .zip ({error}). Copy or download it again.") from error
+        for name in names:
+            if name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"{root} holds {name!r}, a path that leads out of the .zip. Make the .zip anew.")
         self._names = sorted(name for name in names if not any(map(_is_clutter, name.split("/"))))
         self._known = set(self._names)
         for name in self._names:
@@ -66,13 +77,19 @@ class ZipFiles:
         return {**self.__dict__, "_handle": None, "_handle_of": -1}
 
     def below(self, folder: str) -> list[str]:
-        prefix = f"{folder}/" if folder else ""
-        return [name for name in self._names if name.startswith(prefix)]
+        if not folder:
+            return list(self._names)
+        first, last = (bisect_left(self._names, folder + end) for end in ("/", "0"))  # "0" follows "/"
+        return self._names[first:last]
 
     def folders(self, folder: str) -> list[str]:
         prefix = f"{folder}/" if folder else ""
         below = (name[len(prefix) :] for name in self.below(folder))
         return sorted({rest.split("/")[0] for rest in below if "/" in rest})
+
+    def names(self, folder: str) -> list[str]:
+        start = len(folder) + 1 if folder else 0
+        return [name[start:] for name in self.below(folder) if "/" not in name[start:]]
 
     def exists(self, path: str) -> bool:
         return path in self._known

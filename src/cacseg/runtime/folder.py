@@ -12,6 +12,7 @@ from cacseg.runtime.backend import Answer, Backend
 from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
 from cacseg.runtime.decode import decode_image
 from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.outlines import SIMPLIFY, labelme_json
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import png, to_integers
 
@@ -30,6 +31,8 @@ class SaveOptions:
         entropy: of the probabilities over the logarithm of the class count, `entropy/NAME.png`, scaled likewise.
         opacity: of the overlay's colours.
         bits: 8 or 16, of confidence and entropy maps.
+        labelme: polygons, `labelme/NAME.json`.
+        simplify: pixels that polygons may be off the edges of their regions.
     """
 
     overlays: bool = True
@@ -37,6 +40,8 @@ class SaveOptions:
     entropy: bool = False
     opacity: float = 0.5
     bits: int = 8
+    labelme: bool = False
+    simplify: float = SIMPLIFY
 
     def __post_init__(self) -> None:
         if self.bits not in (8, 16):
@@ -47,6 +52,7 @@ class SaveOptions:
     def paths(self, folder: Path, name: str) -> dict[str, Path]:
         kinds = {"masks": (True, "png"), "overlays": (self.overlays, "jpg")}
         kinds |= {"confidence": (self.confidence, "png"), "entropy": (self.entropy, "png")}
+        kinds |= {"labelme": (self.labelme, "json")}
         return {kind: folder / kind / f"{name}.{suffix}" for kind, (wanted, suffix) in kinds.items() if wanted}
 
 
@@ -141,7 +147,7 @@ def predict_files(
         return [found for one in group for found in predict([one])]
 
     def write(one: _Prediction) -> _Prediction:
-        _write(one, journal.folder, colours, save)
+        _write(one, journal.folder, colours, backend.classes.names, save)
         return one
 
     failed: list[Failure] = []
@@ -173,11 +179,13 @@ def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
+def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], names: Sequence[str], save: SaveOptions) -> None:
     paths, answer = save.paths(folder, one.item.name), one.answer
     for kind, values in (("confidence", answer.confidence), ("entropy", answer.entropy)):
         if kind in paths and values is not None:
             write_file(paths[kind], png(to_integers(values, save.bits)))
+    if save.labelme:
+        write_file(paths["labelme"], labelme_json(answer.mask, names, one.item.path, paths["labelme"], save.simplify))
     if save.overlays:
         write_file(paths["overlays"], jpeg(overlay(one.image, answer.mask, palette, save.opacity)))
     save_index_png(paths["masks"], answer.mask, palette, overwrite=True)

@@ -1,0 +1,1 @@
+"""Labels as labelling tools write them, read in place."""

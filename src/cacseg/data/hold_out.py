@@ -1,0 +1,49 @@
+"""Holds images out of a split for validation, by a hash of their names: the same ones each time, also as data grow."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+
+from cacseg.data.open import FileData
+from cacseg.data.sample import FaultyDataError
+
+
+def hold_out(data: FileData, share: float, group: str | None) -> tuple[FileData, FileData]:
+    """The images to train on and those to validate on, about `share` of them and at least one of each.
+
+    `group` is a regular expression whose first group names what must stay together, e.g. the video: "^(.*?)_".
+    """
+    names = [_group(pair.name, group) for pair in data.pairs]
+    places = {name: _place(name) for name in names}
+    if len(places) < 2:
+        what = "images" if group is None else f"groups of {group!r}"
+        raise FaultyDataError(
+            f"holding out needs 2 {what} or more; the split {data.split!r} has {len(places)}. Add some."
+        )
+    order = sorted(places, key=places.__getitem__)
+    # The ends stay on either side, however small the share.
+    held = {order[0], *(name for name in order[1:-1] if places[name] < share)}
+    train, val = (
+        [pair for pair, name in zip(data.pairs, names, strict=True) if (name in held) is one] for one in (False, True)
+    )
+    return replace(data, split="train", pairs=tuple(train)), replace(data, split="val", pairs=tuple(val))
+
+
+def _group(name: str, pattern: str | None) -> str:
+    if pattern is None:
+        return name
+    found = re.search(pattern, name)
+    if found is None or not found.re.groups or found[1] is None:
+        raise ValueError(
+            f"data.val_group must be a regular expression with a group that every name has; {pattern!r} finds none in "
+            f"{name!r}. Example: ^(.*)_ for the part before the last underscore."
+        )
+    return found[1]
+
+
+def _place(name: str) -> float:
+    """In [0, 1), even over names."""
+    digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
