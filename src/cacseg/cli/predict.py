@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import fail, progress_bar, say, typer
+from cacseg.cli._console import fail, note, progress_bar, say, typer
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cacseg.runtime.folder import SaveOptions, Summary
-    from cacseg.runtime.inputs import Input, Journal
+    from cacseg.runtime.inputs import Input
+    from cacseg.runtime.journal import Journal
 
 
 def predict(
@@ -33,6 +35,10 @@ def predict(
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="3/8: the third of eight workers; by default from torchrun or a SLURM array. 1/1: all."),
+    ] = None,
     scale: options.Scale = None,
     slide: options.Slide = None,
     stride: options.Stride = None,
@@ -56,6 +62,7 @@ def predict(
     cacseg predict runs/mine photos -o out
     cacseg predict model.onnx photos -o out          needs onnxruntime, numpy and Pillow, no torch
     cacseg predict runs/mine city.tif -o out --tile 1024 --no-overlays
+    cacseg predict runs/mine photos -o out --shard 3/8            one of eight workers, on any machine
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
     its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
@@ -67,7 +74,9 @@ def predict(
     """
     from cacseg.predictor import Predictor
     from cacseg.runtime.folder import SaveOptions, Summary, predict_files
-    from cacseg.runtime.inputs import Journal, find_images, fingerprint
+    from cacseg.runtime.inputs import find_images, fingerprint
+    from cacseg.runtime.journal import Journal
+    from cacseg.runtime.shards import parse_shard, shard_of_environment
 
     save = SaveOptions(overlays, confidence, entropy, opacity, bits)
     chosen: dict[str, Any] = {}
@@ -76,19 +85,28 @@ def predict(
             raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)
     else:
+        from cacseg.engine.device import choose_local_device
         from cacseg.engine.weights import find_weights
         from cacseg.recipes.protocol import data_of_run
 
-        weights = find_weights(model)
+        weights, device = find_weights(model), str(choose_local_device(device))
         windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context)
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
+    worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
-    inputs = find_images(paths, output)
+    found = find_images(paths, output)
+    inputs = [item for item in found if worker.owns(item.name)]
+    if worker.count > 1:
+        note(f"{worker}: {len(inputs)} of {len(found)} images", "")
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
     start = time.perf_counter()
-    with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # the one that shows its progress
+    with (
+        Journal(output, written, overwrite=overwrite, shard=worker) as journal,
+        progress_bar("failed", visible=is_first) as bar,
+    ):
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
         others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
@@ -99,16 +117,18 @@ def predict(
         small = predict_files(
             backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
         )
-    found = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
+    total = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start
-    earlier = f", {found.skipped} were done before" if found.skipped else ""
-    rate = f" ({found.written / seconds:.1f} a second)" if found.written else ""
-    say(f"{found.written} of {len(inputs)} images predicted in {seconds:.1f} s{rate}{earlier}: {output}")
-    for failure in found.failed:
+    earlier = f", {total.skipped} were done before" if total.skipped else ""
+    rate = f" ({total.written / seconds:.1f} a second)" if total.written else ""
+    who = f"{worker}: " if worker.count > 1 else ""
+    say(f"{who}{total.written} of {len(inputs)} images predicted in {seconds:.1f} s{rate}{earlier}: {output}")
+    for failure in total.failed:
         fail(failure.reason)
-    if found.failed:
-        fail(f"{len(found.failed)} of {len(inputs)} images could not be predicted.")
-        raise typer.Exit(1)
+    if total.failed:
+        fail(f"{len(total.failed)} of {len(inputs)} images could not be predicted.")
+        if "TORCHELASTIC_RUN_ID" not in os.environ or worker.count == 1:  # torchrun ends all workers when one fails
+            raise typer.Exit(1)
 
 
 def _predict_rasters(

@@ -11,7 +11,8 @@ from cacseg._files import write_file
 from cacseg.runtime.backend import Answer, Backend
 from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
 from cacseg.runtime.decode import decode_image
-from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.inputs import Input
+from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import png, to_integers
 
