@@ -22,8 +22,12 @@ def predict(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or an exported .onnx.")
     ],
-    paths: Annotated[list[str], typer.Argument(help="Images, folders of images, or globs in quotes.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the predictions.")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Images, folders of images, or globs in quotes; or a video, or camera:0.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the predictions; or a video of overlays, out.mp4.")
+    ],
     overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
     confidence: Annotated[
         bool, typer.Option("--confidence", help="The probability of the predicted class, 0 to 1 as 0 to 255.")
@@ -38,6 +42,13 @@ def predict(
     shard: Annotated[
         str | None,
         typer.Option(help="3/8: the third of eight workers; by default from torchrun or a SLURM array. 1/1: all."),
+    ] = None,
+    carry: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Frames of a stream: the weight of earlier frames' context in the next."),
+    ] = 0.0,
+    fps: Annotated[
+        float | None, typer.Option(min=0.1, help="Frames a second of the video; by default the input's, else 25.")
     ] = None,
     scale: options.Scale = None,
     slide: options.Slide = None,
@@ -63,6 +74,7 @@ def predict(
     cacseg predict model.onnx photos -o out          needs onnxruntime, numpy and Pillow, no torch
     cacseg predict runs/mine city.tif -o out --tile 1024 --no-overlays
     cacseg predict runs/mine photos -o out --shard 3/8            one of eight workers, on any machine
+    cacseg predict runs/mine film.mp4 -o out.mp4 --carry 0.9
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
     its path below the given folder. Run it again to resume: finished images are skipped, images that changed are
@@ -71,7 +83,11 @@ def predict(
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
+
+    A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
+    order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. A video that was interrupted starts anew.
     """
+    from cacseg.cli._stream import open_stream, predict_stream
     from cacseg.predictor import Predictor
     from cacseg.runtime.folder import SaveOptions, Summary, predict_files
     from cacseg.runtime.inputs import find_images, fingerprint
@@ -94,13 +110,18 @@ def predict(
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
-    found = find_images(paths, output)
+    frames = open_stream(paths, output, carry, plain, save, worker)
+    found = find_images(paths, output) if frames is None else []
     inputs = [item for item in found if worker.owns(item.name)]
     if worker.count > 1:
         note(f"{worker}: {len(inputs)} of {len(found)} images", "")
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
+    if frames is not None:
+        how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
+        predict_stream(backend, frames, output, written, save=save, overwrite=overwrite, **how)
+        return
     start = time.perf_counter()
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # the one that shows its progress
     with (

@@ -73,7 +73,9 @@ class _LoadedImage(NamedTuple):
         return self.image.nbytes + sum(view.nbytes for view in views)
 
 
-class _Prediction(NamedTuple):
+class Prediction(NamedTuple):
+    """An image, its file's stamp from before it was read, and what the model says of it."""
+
     item: Input
     stamp: dict[str, str]
     image: Picture
@@ -129,20 +131,20 @@ def predict_files(
         except (OSError, ValueError, MemoryError) as error:
             return Failure(item.path, str(error))
 
-    def predict(group: list[_LoadedImage]) -> list[_Prediction | Failure]:
+    def predict(group: list[_LoadedImage]) -> list[Prediction | Failure]:
         """Of images of one size; one by one where they do not fit into memory together."""
         size = (group[0].image.shape[0], group[0].image.shape[1])
         try:
             answers = backend.predict([one.view for one in group], size, maps=maps, plain=plain)
             found = zip(group, answers, strict=True)
-            return [_Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
+            return [Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
         except MemoryError as error:
             if len(group) == 1:
                 return [Failure(group[0].item.path, str(error))]
         return [found for one in group for found in predict([one])]
 
-    def write(one: _Prediction) -> _Prediction:
-        _write(one, journal.folder, colours, save)
+    def write(one: Prediction) -> Prediction:
+        write_prediction(one, journal.folder, colours, save)
         return one
 
     failed: list[Failure] = []
@@ -170,11 +172,11 @@ def predict_files(
     return Summary(written, skipped, failed)
 
 
-def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
+def _nbytes(one: _LoadedImage | Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
+def write_prediction(one: Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions) -> None:
     paths, answer = save.paths(folder, one.item.name), one.answer
     for kind, values in (("confidence", answer.confidence), ("entropy", answer.entropy)):
         if kind in paths and values is not None:
