@@ -7,9 +7,10 @@ import errno
 import io
 import os
 import re
+import secrets
 import sys
-import threading
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +29,7 @@ def write_file(
     check_target(path, overwrite)
     if isinstance(content, str):
         content = content.encode("utf-8", "surrogateescape")
-    scratch = path.with_name(f".{os.getpid()}.{threading.get_ident()}.tmp")  # short: a name may be as long as allowed
+    scratch = scratch_beside(path)
     try:
         with scratch.open("wb") as file:
             file.write(content)
@@ -44,6 +45,22 @@ def write_file(
         ) from error
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def scratch_beside(path: Path) -> Path:
+    """A name for an unfinished file that no other process takes; short, since `path` may be as long as allowed."""
+    return path.with_name(f".{os.getpid()}.{secrets.randbits(63)}.tmp")
+
+
+def is_scratch(path: Path) -> bool:
+    return re.fullmatch(r"\.\d+\.\d+\.tmp", path.name) is not None
+
+
+def remove_scratch(folder: Path) -> None:
+    """Removes the unfinished files of processes that were killed."""
+    for part in folder.rglob(".*.tmp"):
+        if is_scratch(part):
+            part.unlink(missing_ok=True)
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -86,17 +103,38 @@ def acquire_lock(folder: Path, doing: str) -> IO[bytes]:
 
     Removes the unfinished files of processes that were killed.
     """
-    file = (folder / LOCK).open("wb")
-    if sys.platform != "win32":
+    file, is_mine = (folder / LOCK).open("wb"), True
+    with suppress(OSError):  # the file system has no locks
+        is_mine = lock_bytes(file)
+    if not is_mine:
+        file.close()
+        raise OSError(f"another process is {doing} in {folder}. Wait for it, or end it, first.")
+    remove_scratch(folder)
+    return file
+
+
+def lock_bytes(file: IO[bytes], start: int = 0, end: int | None = None, *, wait: bool = False) -> bool:
+    """Locks bytes of a file, which need not exist, until the file is closed; False: another process has some of them.
+
+    An OSError says that the file system has no locks.
+    """
+    if sys.platform == "win32":
+        raise OSError(errno.ENOLCK, "no locks on Windows")
+    import fcntl
+
+    try:
+        length = 0 if end is None else end - start  # 0: all that follow
+        fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), length, start)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return False
+        raise
+    return True
+
+
+def unlock_bytes(file: IO[bytes], start: int, end: int) -> None:
+    if sys.platform != "win32" and start < end:
         import fcntl
 
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):  # otherwise the file system has no locks
-                file.close()
-                raise OSError(f"another process is {doing} in {folder}. Wait for it, or end it, first.") from None
-    for part in folder.rglob(".*.tmp"):
-        if re.fullmatch(r"\.\d+\.\d+\.tmp", part.name):
-            part.unlink(missing_ok=True)
-    return file
+        with suppress(OSError):  # the file system has no locks
+            fcntl.lockf(file, fcntl.LOCK_UN, end - start, start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 from PIL import Image
 
-from cacseg.runtime.backend import Backend, Scale
+from cacseg.runtime.backend import Answer, Backend, Scale
 from cacseg.runtime.decode import decode_image, upright
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
+from cacseg.runtime.video import open_frames
 
 if TYPE_CHECKING:
     from torch import nn
@@ -119,11 +120,34 @@ class Predictor:
         for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
             views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
             answers = self.backend.predict(views, size, maps=True, plain=False)
-            for (place, image, view), (mask, confidence, entropy) in zip(group, answers, strict=True):
-                assert confidence is not None
-                assert entropy is not None
-                plain = partial(self._predict_plain, view, size)
-                yield place, Result(image, mask, confidence, entropy, *self.backend.classes, plain)
+            for (place, image, view), answer in zip(group, answers, strict=True):
+                yield place, self._result(image, view, answer)
+
+    def stream(self, frames: Iterable[Any] | str | Path, *, carry: float = 0.0) -> Iterator[Result]:
+        """The results of frames in their order, each as soon as it is there.
+
+        Args:
+            frames: images as for a call; or a video file, "camera:0", or a folder of frames.
+            carry: the weight that the context of earlier frames keeps from one frame to the next, from 0 (each frame
+                alone) to 1: prototypes are made from sums S_t = carry * S_(t-1) + s_t, and counts likewise.
+        """
+        backend = self.backend.carrying(carry) if carry != 0.0 else self.backend
+        if isinstance(frames, str | Path):
+            frames = (frame.image for frame in open_frames(frames).images)
+        return self._stream(backend, map(as_image, frames))
+
+    def _stream(self, backend: Backend, images: Iterable[Bytes]) -> Iterator[Result]:
+        for image in images:
+            view = backend.view(image)
+            (answer,) = backend.predict([view], (image.shape[0], image.shape[1]), maps=True, plain=False)
+            yield self._result(image, view, answer)
+
+    def _result(self, image: Bytes, view: Any, answer: Answer) -> Result:
+        mask, confidence, entropy = answer
+        assert confidence is not None
+        assert entropy is not None
+        plain = partial(self._predict_plain, view, (image.shape[0], image.shape[1]))
+        return Result(image, mask, confidence, entropy, *self.backend.classes, plain)
 
     def _predict_plain(self, view: Any, size: tuple[int, int]) -> Bytes:
         return self.backend.predict([view], size, maps=False, plain=True)[0].mask

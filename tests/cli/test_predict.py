@@ -75,9 +75,40 @@ def test_the_prediction_of_the_plain_classifier(place, tmp_path, capsys, monkeyp
     assert not np.array_equal(*masks)
 
 
+def test_workers_by_torchrun_and_by_argument(place, tmp_path, capsys, monkeypatch):
+    """Each predicts its share; a broken image is no failure to torchrun, which would end the other workers."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(12):
+        (photos / f"{k}.png").write_bytes((place / "photos/one.png").read_bytes())
+    (photos / "bad.png").write_bytes(b"no image")
+    arguments = ("predict", place / "model.safetensors", photos, "-o", tmp_path / "out", "--no-overlays")
+    masks, codes = [], []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        for name, value in (("WORLD_SIZE", "2"), ("TORCHELASTIC_RUN_ID", "none")):
+            monkeypatch.setenv(name, value)
+        done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+        assert done.code == 0
+        assert f"shard {rank + 1} of 2" in done.err
+        masks.append({path.stem for path in (tmp_path / "out/masks").iterdir()})
+    assert 0 < len(masks[0]) < 12
+    assert masks[1] == {str(k) for k in range(12)}
+    for shard in ("1/3", "2/3", "3/3", "1/1"):
+        codes.append(run(*arguments, "--shard", shard, capsys=capsys, monkeypatch=monkeypatch).code)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID")
+    for shard in ("1/3", "2/3", "3/3", "1/1"):
+        codes.append(run(*arguments, "--shard", shard, capsys=capsys, monkeypatch=monkeypatch).code)
+    assert codes[:4] == [0, 0, 0, 1]
+    assert sorted(codes[4:7]) == [0, 0, 1]
+    assert codes[7] == 1
+    assert len((tmp_path / "out/index.csv").read_text().splitlines()) == 13
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("model.safetensors", "photos", "-o", "out", "--shard", "3/2"), "--shard must be like 3/8"),
         (("model.safetensors", "nowhere.jpg", "-o", "out"), "there is no file or folder nowhere.jpg"),
         (("none.safetensors", "photos", "-o", "out"), "there is no model"),
         (("model.safetensors", "photos", "-o", "photos/one.png"), "is a file"),

@@ -12,7 +12,8 @@ from cacseg.engine.rasters import predict_rasters
 from cacseg.models import create_model
 from cacseg.predictor import Predictor
 from cacseg.runtime.folder import SaveOptions
-from cacseg.runtime.inputs import Journal, find_images
+from cacseg.runtime.inputs import find_images
+from cacseg.runtime.journal import Journal
 from command_line import run
 
 rasterio = pytest.importorskip("rasterio")

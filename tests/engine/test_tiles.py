@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from cacseg import functional
 from cacseg.engine.inference import Tiling
-from cacseg.engine.tiles import Axis, Pool, tiled_networks
+from cacseg.engine.tiles import Axis, tiled_networks
 from cacseg.models import create_model
 
 
@@ -119,20 +118,6 @@ def test_every_pixel_is_finished_once_and_shares_add_up(side, tile, overlap):
         inner = row.nonzero().flatten()
         assert inner.min() >= (start if index == 0 else start + 3 / 8 * overlap)
         assert inner.max() < (end if index == count - 1 else end - 3 / 8 * overlap)
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 0.5])
-@pytest.mark.parametrize("spread", [1.0, 300.0])
-def test_prototypes_in_parts_are_those_of_the_whole(epsilon, spread):
-    """Also of classes whose probability underflows everywhere."""
-    torch.manual_seed(0)
-    features, plain = torch.randn(1, 7, 40), torch.randn(1, 4, 40) * spread
-    expected = functional.context_prototypes(features[..., None], plain[..., None], epsilon=epsilon)
-    pool = Pool()
-    for part in (slice(0, 11), slice(11, 12), slice(12, 40)):
-        pool.add(features[0, :, part], plain[0, :, part], torch.ones(40)[part])
-    pool.add(torch.randn(7, 5), torch.randn(4, 5), torch.zeros(5))
-    assert torch.allclose(pool.prototypes(epsilon), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("given", [(100, 0), (0, 0), (128, 16), (128, 96), (128, -32)])

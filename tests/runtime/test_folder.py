@@ -16,7 +16,8 @@ from cacseg.engine import backend as module
 from cacseg.engine.backend import TorchBackend
 from cacseg.engine.inference import Inference
 from cacseg.runtime.folder import SaveOptions, predict_files
-from cacseg.runtime.inputs import Journal, find_images
+from cacseg.runtime.inputs import find_images
+from cacseg.runtime.journal import Journal
 from distributed_evaluation import small_model
 
 PALETTE = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
@@ -187,7 +188,7 @@ def test_one_process_a_folder(model, photos, tmp_path):
     (out / "masks/.mine.tmp").write_bytes(b"whole")
     script = f"""
 from pathlib import Path
-from cacseg.runtime.inputs import Journal
+from cacseg.runtime.journal import Journal
 Journal(Path({str(out)!r}), {{"model": "m"}})
 """
     with Journal(out, {"model": "m"}):

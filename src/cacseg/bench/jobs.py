@@ -31,7 +31,8 @@ from cacseg.recipes.build import decide, make_loaders, make_model
 from cacseg.recipes.config import Config, change
 from cacseg.recipes.protocol import open_split
 from cacseg.runtime.folder import SaveOptions, predict_files
-from cacseg.runtime.inputs import Journal, find_images
+from cacseg.runtime.inputs import find_images
+from cacseg.runtime.journal import Journal
 
 Jobs = dict[str, Callable[[], float]]
 LOOP = "straightforward loop"

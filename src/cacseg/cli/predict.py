@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cacseg.runtime.folder import SaveOptions, Summary
-    from cacseg.runtime.inputs import Input, Journal
+    from cacseg.runtime.inputs import Input
+    from cacseg.runtime.journal import Journal
 
 LARGE = 100_000_000  # pixels of a file that is decoded whole
 
@@ -22,8 +24,12 @@ def predict(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or an exported .onnx.")
     ],
-    paths: Annotated[list[str], typer.Argument(help="Images, folders of images, or globs in quotes.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the predictions.")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Images, folders of images, or globs in quotes; or a video, or camera:0.")
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for the predictions; or a video of overlays, out.mp4.")
+    ],
     overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
     confidence: Annotated[
         bool, typer.Option("--confidence", help="The probability of the predicted class, 0 to 1 as 0 to 255.")
@@ -39,6 +45,17 @@ def predict(
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(help="3/8: the third of eight workers; by default from torchrun or a SLURM array. 1/1: all."),
+    ] = None,
+    carry: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Frames of a stream: the weight of earlier frames' context in the next."),
+    ] = 0.0,
+    fps: Annotated[
+        float | None, typer.Option(min=0.1, help="Frames a second of the video; by default the input's, else 25.")
+    ] = None,
     scale: options.Scale = None,
     slide: options.Slide = None,
     stride: options.Stride = None,
@@ -62,6 +79,8 @@ def predict(
     cacseg predict runs/mine photos -o out
     cacseg predict model.onnx photos -o out          needs onnxruntime, numpy and Pillow, no torch
     cacseg predict runs/mine city.tif -o out --tile 1024 --no-overlays
+    cacseg predict runs/mine photos -o out --shard 3/8            one of eight workers, on any machine
+    cacseg predict runs/mine film.mp4 -o out.mp4 --carry 0.9
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
     its path below the given folder. --format labelme and coco add polygons, to be corrected in a labelling tool. Run it
@@ -71,11 +90,17 @@ def predict(
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
+
+    A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
+    order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. A video that was interrupted starts anew.
     """
+    from cacseg.cli._stream import open_stream, predict_stream
     from cacseg.predictor import Predictor
     from cacseg.runtime.decode import count_pixels
     from cacseg.runtime.folder import SaveOptions, Summary, predict_files
-    from cacseg.runtime.inputs import Journal, find_images, fingerprint
+    from cacseg.runtime.inputs import find_images, fingerprint
+    from cacseg.runtime.journal import Journal
+    from cacseg.runtime.shards import parse_shard, shard_of_environment
 
     if target not in ("png", "labelme", "coco"):
         raise ValueError(f"--format must be png, labelme or coco; got {target!r}.")
@@ -88,20 +113,34 @@ def predict(
             raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)
     else:
+        from cacseg.engine.device import choose_local_device
         from cacseg.models.saved import find_weights
         from cacseg.recipes.protocol import data_of_run
 
-        weights = find_weights(model)
+        weights, device = find_weights(model), str(choose_local_device(device))
         windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context)
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
+    worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
-    inputs = find_images(paths, output)
+    frames = open_stream(paths, output, carry, plain, save, worker)
+    found = find_images(paths, output) if frames is None else []
+    inputs = [item for item in found if worker.owns(item.name)]
+    if worker.count > 1:
+        note(f"{worker}: {len(inputs)} of {len(found)} images", "")
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
     written |= {} if target == "png" else {"format": target, "simplify": simplify}
+    if frames is not None:
+        how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
+        predict_stream(backend, frames, output, written, save=save, overwrite=overwrite, **how)
+        return
     start = time.perf_counter()
-    with Journal(output, written, overwrite=overwrite) as journal, progress_bar("failed") as bar:
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # the one that shows its progress
+    with (
+        Journal(output, written, overwrite=overwrite, shard=worker) as journal,
+        progress_bar("failed", visible=is_first) as bar,
+    ):
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
         others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
         for item in others if tile else ():
@@ -117,16 +156,18 @@ def predict(
         )
         if target == "coco":
             _write_coco(output, [item for item in others if item.name in journal.rows], backend, simplify)
-    found = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
+    total = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start
-    earlier = f", {found.skipped} were done before" if found.skipped else ""
-    rate = f" ({found.written / seconds:.1f} a second)" if found.written else ""
-    say(f"{found.written} of {len(inputs)} images predicted in {seconds:.1f} s{rate}{earlier}: {output}")
-    for failure in found.failed:
+    earlier = f", {total.skipped} were done before" if total.skipped else ""
+    rate = f" ({total.written / seconds:.1f} a second)" if total.written else ""
+    who = f"{worker}: " if worker.count > 1 else ""
+    say(f"{who}{total.written} of {len(inputs)} images predicted in {seconds:.1f} s{rate}{earlier}: {output}")
+    for failure in total.failed:
         fail(failure.reason)
-    if found.failed:
-        fail(f"{len(found.failed)} of {len(inputs)} images could not be predicted.")
-        raise typer.Exit(1)
+    if total.failed:
+        fail(f"{len(total.failed)} of {len(inputs)} images could not be predicted.")
+        if "TORCHELASTIC_RUN_ID" not in os.environ or worker.count == 1:  # torchrun ends all workers when one fails
+            raise typer.Exit(1)
 
 
 def _write_coco(output: Path, items: list[Input], backend: Any, simplify: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg.engine.context import CarriedContext
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiles import networks_for
@@ -75,6 +77,18 @@ class TorchBackend:
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
 
+        self._carried: CarriedContext | None = None
+
+    def carrying(self, carry: float) -> TorchBackend:
+        """The same model, to be called with frames in their order (`CarriedContext`), from one thread."""
+        if self.inference.window is not None or self.inference.tiling is not None or self.inference.averages:
+            raise ValueError("carry needs frames shown whole, once: no windows, tiles, scales or flips (use --whole).")
+        if not isinstance(self.model, SegmentationModel):
+            raise ValueError(f"carry needs a model of cacseg.create_model; got {type(self.model).__name__}.")
+        found = copy(self)
+        found.threads, found._carried = 0, CarriedContext(self.model, carry)
+        return found
+
     def settings(self) -> dict[str, Any]:
         shown = {key: value for key, value in asdict(self.inference).items() if key != "window_batch"}
         return {**shown, "scale": self.scale, "precision": self.precision}
@@ -116,6 +130,8 @@ class TorchBackend:
 
     def _networks(self, plain: bool) -> Networks:
         model = self.model
+        if self._carried is not None and not plain:
+            return self._carried
         if isinstance(model, SegmentationModel):
             return networks_for(model, ["plain" if plain else model.default_output], self.inference)
         run: Callable[[Tensor], Any] = model.plain if plain and hasattr(model, "plain") else model  # type: ignore[assignment]

@@ -32,6 +32,14 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
+def choose_local_device(name: str = "auto") -> torch.device:
+    """`choose_device`, where processes that torchrun started on one machine take its GPUs in turn."""
+    device = choose_device(name)
+    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
+        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    return device
+
+
 def autocast(device: torch.device, precision: str) -> torch.autocast:
     """Convolutions and products in `precision`; "fp32" leaves everything as it is."""
     check_choice("precision", precision, tuple(PRECISIONS))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cacseg._files import check_target, make_folder
+from cacseg._files import check_target, scratch_beside
 from cacseg.engine.backend import TorchBackend, confidence_and_entropy
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import normalise_views
@@ -22,7 +22,8 @@ from cacseg.engine.tiles import Box, TiledImage
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.folder import Failure, SaveOptions, Summary
-from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.inputs import Input
+from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.result import to_integers
 
 SUFFIXES = (".tif", ".tiff")
@@ -124,9 +125,8 @@ def _predict(
     assert tiling is not None
     if backend.scale is not None or backend.inference.averages:
         raise ValueError("rasters are shown at their own size, without flip. Use --scale own, and leave out --flip.")
-    drafts = {kind: path.with_name(f".{os.getpid()}.{path.name}") for kind, path in targets.items()}
+    drafts = {kind: scratch_beside(path) for kind, path in targets.items()}
     for path in targets.values():
-        make_folder(path.parent)
         check_target(path, overwrite=True)
     done = 0
 

@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from cacseg import designs, functional, ops
+from cacseg import designs, functional
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.engine.context import Pool, classifier_of, logits_of
 from cacseg.engine.inference import Inference, Networks, Tiling, networks_of
 from cacseg.models.model import SegmentationModel
 
@@ -82,34 +83,6 @@ class Axis:
             return (places >= self.starts[index]).to(places.dtype)
         share = (places - self.starts[index]) / self.overlap
         return ((share - HALO) / (1.0 - 2.0 * HALO)).clamp(0.0, 1.0)
-
-
-class Pool:
-    """The prototypes of Eq. (4), from features that come in parts; quotients are taken in the logarithm."""
-
-    def __init__(self) -> None:
-        self.peak: Tensor | None = None  # [n], the largest logarithm of a weighted probability so far
-        self.sums = self.counts = torch.zeros(())  # [n, d] and [n], divided by exp(peak)
-
-    def add(self, features: Float[Tensor, "d l"], plain: Float[Tensor, "n l"], weights: Float[Tensor, " l"]) -> None:
-        kept = weights > 0.0
-        logarithms = (plain.double().log_softmax(0) + weights.double().log())[:, kept]
-        if logarithms.shape[1] == 0:
-            return
-        peak = logarithms.amax(1) if self.peak is None else torch.maximum(self.peak, logarithms.amax(1))
-        before = 0.0 if self.peak is None else (self.peak - peak).exp()
-        shares = (logarithms - peak[:, None]).exp()
-        self.sums = self.sums * _column(before) + shares @ features.double()[:, kept].T
-        self.counts = self.counts * before + shares.sum(1)
-        self.peak = peak
-
-    def prototypes(self, epsilon: float) -> Float[Tensor, "1 n d"]:
-        assert self.peak is not None
-        return (self.sums / (self.counts + epsilon * (-self.peak).exp())[:, None])[None].float()
-
-
-def _column(values: Tensor | float) -> Tensor | float:
-    return values[:, None] if isinstance(values, Tensor) else values
 
 
 class Part(NamedTuple):
@@ -184,11 +157,7 @@ class TiledImage:
                     if held <= self.tiling.keep:
                         self._kept[row, column] = features
                     step()
-        rows = classifier.weight.flatten(1)
-        prototypes = pool.prototypes(classifier.prototype_epsilon) if pool.peak is not None else None
-        own = designs.make_classifier(classifier.context_design, classifier.context_projector, prototypes, rows)
-        assert own is not None
-        return own
+        return classifier_of(pool, classifier)
 
     def _cell_places(self, axis: Axis, index: int, length: int, device: torch.device) -> Tensor:
         """The centres of a tile's features, in pixels of the image."""
@@ -207,9 +176,7 @@ class TiledImage:
         classifier = self.model.classifier
         if own is not None:
             assert isinstance(classifier, ContextAwareClassifier)
-            if classifier.context_similarity == "dot":
-                return ops.dot_logits(features, own)[0].float()
-            return ops.cosine_logits(features, own, classifier.scale)[0].float()
+            return logits_of(own, features, classifier)[0].float()
         if self.output == "plain" and isinstance(classifier, ContextAwareClassifier):
             return classifier.plain_logits(features)[0].float()
         return classifier(features)[0].float()

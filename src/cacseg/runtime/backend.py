@@ -37,6 +37,10 @@ class Backend(Protocol):
         """What decides the answers beside the weights, for the record."""
         ...
 
+    def carrying(self, carry: float) -> Backend:
+        """The same model for frames in their order: each remembers the context of those before, times `carry`."""
+        ...
+
     def view(self, image: Bytes) -> Any:
         """The image as `predict` takes it: resized. Called in reading threads."""
         ...

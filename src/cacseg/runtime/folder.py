@@ -11,7 +11,8 @@ from cacseg._files import write_file
 from cacseg.runtime.backend import Answer, Backend
 from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
 from cacseg.runtime.decode import decode_image
-from cacseg.runtime.inputs import Input, Journal, stamp
+from cacseg.runtime.inputs import Input
+from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.outlines import SIMPLIFY, labelme_json
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import png, to_integers
@@ -78,7 +79,9 @@ class _LoadedImage(NamedTuple):
         return self.image.nbytes + sum(view.nbytes for view in views)
 
 
-class _Prediction(NamedTuple):
+class Prediction(NamedTuple):
+    """An image, its file's stamp from before it was read, and what the model says of it."""
+
     item: Input
     stamp: dict[str, str]
     image: Picture
@@ -134,20 +137,20 @@ def predict_files(
         except (OSError, ValueError, MemoryError) as error:
             return Failure(item.path, str(error))
 
-    def predict(group: list[_LoadedImage]) -> list[_Prediction | Failure]:
+    def predict(group: list[_LoadedImage]) -> list[Prediction | Failure]:
         """Of images of one size; one by one where they do not fit into memory together."""
         size = (group[0].image.shape[0], group[0].image.shape[1])
         try:
             answers = backend.predict([one.view for one in group], size, maps=maps, plain=plain)
             found = zip(group, answers, strict=True)
-            return [_Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
+            return [Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
         except MemoryError as error:
             if len(group) == 1:
                 return [Failure(group[0].item.path, str(error))]
         return [found for one in group for found in predict([one])]
 
-    def write(one: _Prediction) -> _Prediction:
-        _write(one, journal.folder, colours, backend.classes.names, save)
+    def write(one: Prediction) -> Prediction:
+        write_prediction(one, journal.folder, colours, save, backend.classes.names)
         return one
 
     failed: list[Failure] = []
@@ -175,11 +178,13 @@ def predict_files(
     return Summary(written, skipped, failed)
 
 
-def _nbytes(one: _LoadedImage | _Prediction | Failure) -> int:
+def _nbytes(one: _LoadedImage | Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def _write(one: _Prediction, folder: Path, palette: Sequence[Colour], names: Sequence[str], save: SaveOptions) -> None:
+def write_prediction(
+    one: Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions, names: Sequence[str] = ()
+) -> None:
     paths, answer = save.paths(folder, one.item.name), one.answer
     for kind, values in (("confidence", answer.confidence), ("entropy", answer.entropy)):
         if kind in paths and values is not None:

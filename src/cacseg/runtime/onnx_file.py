@@ -56,6 +56,9 @@ class OnnxBackend:
     def settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "onnx": True}
 
+    def carrying(self, carry: float) -> OnnxBackend:
+        raise ValueError("an .onnx file predicts each frame alone. Leave out --carry, or use the model itself.")
+
     def view(self, image: Bytes) -> Bytes:
         planes = np.ascontiguousarray(image.transpose(2, 0, 1))
         if self.scale is None:

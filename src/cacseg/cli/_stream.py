@@ -1,0 +1,91 @@
+"""`cacseg predict` of a video, a camera, or a folder of frames in their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cacseg.cli._console import fail, progress_bar, say, typer
+
+if TYPE_CHECKING:
+    from cacseg.runtime.backend import Backend
+    from cacseg.runtime.folder import SaveOptions
+    from cacseg.runtime.shards import Shard
+    from cacseg.runtime.video import Frames
+
+
+def open_stream(
+    paths: Sequence[str], output: Path, carry: float, plain: bool, save: SaveOptions, worker: Shard
+) -> Frames | None:
+    """The frames, where paths, output or carry ask for a stream."""
+    from cacseg.runtime.video import CODECS, is_video, open_frames
+
+    to_video = is_video(output)
+    if not (to_video or carry > 0.0 or any(map(is_video, paths))):
+        return None
+    if len(paths) > 1:
+        raise ValueError(f"a stream is one video, one camera or one folder of frames; got {len(paths)} paths.")
+    if worker.count > 1:
+        raise ValueError("the frames of a stream follow each other, so that one process predicts them: --shard 1/1.")
+    if plain and carry > 0.0:
+        raise ValueError("--carry is for the context-aware classifier. Leave out --carry or --plain.")
+    if to_video and output.suffix.lower() not in CODECS:
+        raise ValueError(f"a video is written as {', '.join(CODECS)}; got {output}.")
+    if to_video and (save.confidence or save.entropy):
+        raise ValueError("a video holds overlays alone. Give a folder for confidence and entropy.")
+    return open_frames(paths[0], None if to_video else output)
+
+
+def predict_stream(
+    backend: Backend,
+    frames: Frames,
+    output: Path,
+    written: Mapping[str, Any],
+    *,
+    save: SaveOptions,
+    carry: float,
+    fps: float | None,
+    plain: bool,
+    batch: int,
+    workers: int,
+    overwrite: bool,
+) -> None:
+    from cacseg.runtime.journal import Journal
+    from cacseg.runtime.video import USUAL_FPS, is_video, predict_frames, write_masks, write_video
+
+    backend = backend.carrying(carry) if carry > 0.0 else backend
+    batch = 1 if frames.is_live else batch
+    start, skipped = time.perf_counter(), 0
+    with progress_bar() as bar:
+        task = bar.add_task("predicting", total=frames.count)
+
+        def update(done: int) -> None:
+            bar.update(task, completed=done)
+
+        if is_video(output):
+            done = write_video(
+                output,
+                predict_frames(backend, frames.images, plain=plain, batch=batch),
+                fps or frames.fps or USUAL_FPS,
+                palette=backend.classes.palette,
+                opacity=save.opacity,
+                overwrite=overwrite,
+                is_live=frames.is_live,
+                progress=update,
+            )
+        else:
+            with Journal(output, {**written, "carry": carry}, overwrite=overwrite) as journal:
+                if frames.is_live and journal.rows:
+                    raise FileExistsError(f"{output} holds frames of a camera already. Choose another folder.")
+                resume = carry == 0.0 and not frames.is_live
+                done, skipped = write_masks(
+                    backend, frames, journal, save, plain, batch, workers, resume=resume, progress=update
+                )
+    seconds = time.perf_counter() - start
+    earlier = f", {skipped} were done before" if skipped else ""
+    say(f"{done} frames predicted in {seconds:.1f} s ({done / seconds:.1f} a second){earlier}: {output}")
+    if frames.count is not None and done + skipped < 0.95 * frames.count - 1:  # the number may be an estimate
+        fail(f"{done + skipped} frames could be read; the file says {frames.count}. Is it whole?")
+        raise typer.Exit(1)

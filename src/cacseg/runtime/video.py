@@ -1,0 +1,247 @@
+"""Frames of a video, a camera or a folder in their order, and videos made of frames."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, repeat, takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cacseg._files import check_target, lock_bytes
+from cacseg.runtime.backend import Backend
+from cacseg.runtime.colours import Colour, Picture, overlay
+from cacseg.runtime.decode import decode_image
+from cacseg.runtime.folder import Prediction, SaveOptions, write_prediction
+from cacseg.runtime.inputs import Input, find_images
+from cacseg.runtime.journal import Journal, stamp
+from cacseg.runtime.opencv import cv2
+from cacseg.runtime.prefetch import prefetch
+
+CODECS = {".mp4": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG", ".webm": "VP80"}  # that OpenCV can write
+SUFFIXES = (*CODECS, ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp")
+CAMERA = "camera:"
+USUAL_FPS = 25.0
+
+
+class Frame(NamedTuple):
+    item: Input
+    stamp: dict[str, str]  # of the file, from before it was read
+    image: Picture
+
+
+@dataclass
+class Frames:
+    """Frames in their order, to be read once.
+
+    Args:
+        images: the frames.
+        fps: frames a second; None: unknown.
+        count: as the file says, which may be an estimate; None: unknown.
+        is_live: a camera, which goes on until it is stopped.
+    """
+
+    images: Iterator[Frame] = field(repr=False)
+    fps: float | None = None
+    count: int | None = None
+    is_live: bool = False
+
+
+def is_video(path: str | Path) -> bool:
+    """Whether a path is a video by its suffix, or a camera."""
+    return str(path).startswith(CAMERA) or Path(path).suffix.lower() in SUFFIXES
+
+
+def open_frames(source: str | Path, out: Path | None = None) -> Frames:
+    """The frames of a video file, of "camera:0", or of a folder (or glob) of images, by name: 2 comes before 10.
+
+    Images in `out` are skipped: they are earlier predictions.
+    """
+    text = str(source)
+    if not is_video(text):
+        inputs = sorted(find_images([text], out), key=lambda item: _by_number(item.name))
+        return Frames(map(_read_image, inputs), count=len(inputs))
+    if cv2 is None:
+        raise ModuleNotFoundError("videos need OpenCV, which is not installed: pip install opencv-python-headless")
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet: what is wrong is said here, in one line
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    is_live = text.startswith(CAMERA)
+    if is_live:
+        number = text.removeprefix(CAMERA)
+        if not number.isdecimal():
+            raise ValueError(f"a camera is camera:0, camera:1, ...; got {text}.")
+        capture = cv2.VideoCapture(int(number))
+        if not capture.isOpened():
+            raise OSError(f"there is no {text}, or another program has it. Is it connected?")
+    else:
+        if not Path(text).is_file():
+            raise FileNotFoundError(f"there is no file {text}.")
+        capture = cv2.VideoCapture(text, cv2.CAP_FFMPEG)
+        if not capture.isOpened():
+            raise OSError(f"{text} is damaged, cut short or no video that FFmpeg reads. Copy it again, or convert it.")
+    fps, count = capture.get(cv2.CAP_PROP_FPS), int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
+    read = {"bytes": "", "modified_ns": ""} if is_live else stamp(Path(text))
+    return Frames(
+        _read_video(capture, Path(text), read), fps if fps > 0.0 else None, count if count > 0 else None, is_live
+    )
+
+
+def _read_image(item: Input) -> Frame:
+    return Frame(item, stamp(item.path), decode_image(item.path.read_bytes(), str(item.path)))
+
+
+def _read_video(capture: Any, path: Path, read: dict[str, str]) -> Iterator[Frame]:
+    number = 0
+    while True:
+        is_there, image = capture.read()
+        if not is_there:
+            capture.release()
+            return
+        yield Frame(Input(path, f"{number:06}"), read, cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
+        number += 1
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def predict_frames(
+    backend: Backend, frames: Iterable[Frame], *, maps: bool = False, plain: bool = False, batch: int = 1
+) -> Iterator[Prediction]:
+    """The predictions of frames in their order; frames are read and resized ahead, in a thread."""
+    source = iter(frames)
+
+    def load(_: None) -> tuple[Frame, Any] | None:
+        frame = next(source, None)
+        return None if frame is None else (frame, backend.view(frame.image))
+
+    def predict(group: list[tuple[Frame, Any]]) -> list[Prediction]:
+        height, width = group[0][0].image.shape[:2]
+        answers = backend.predict([view for _, view in group], (height, width), maps=maps, plain=plain)
+        return [Prediction(*frame, answer) for (frame, _), answer in zip(group, answers, strict=True)]
+
+    loaded = takewhile(lambda one: one is not None, prefetch(load, repeat(None), 1))
+    groups = _batches((one for one in loaded if one is not None), batch)
+    return chain.from_iterable(prefetch(predict, groups, backend.threads))
+
+
+def _batches(frames: Iterable[tuple[Frame, Any]], batch: int) -> Iterator[list[tuple[Frame, Any]]]:
+    """Up to `batch` frames of one size that follow each other."""
+    group: list[tuple[Frame, Any]] = []
+    for one in frames:
+        if group and (len(group) == batch or one[0].image.shape != group[0][0].image.shape):
+            yield group
+            group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def write_video(
+    path: Path,
+    predictions: Iterable[Prediction],
+    fps: float,
+    *,
+    palette: Sequence[Colour],
+    opacity: float = 0.5,
+    overwrite: bool = False,
+    is_live: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Writes overlays as a video beside `path`, moves it there when it is whole, and returns the number of frames.
+
+    A run that was killed leaves a hidden file, which the next one replaces, and starts from the first frame. With
+    `is_live` a KeyboardInterrupt ends the video; otherwise nothing is left of it.
+    """
+    check_target(path, overwrite)
+    scratch, writer, done, size = path.with_name(f".part.{path.name}"), None, 0, (0, 0)
+    with scratch.open("ab") as lock:
+        if os.name != "nt" and not lock_bytes(lock):
+            raise OSError(f"another process is writing {path}. Wait for it, or end it, first.")
+        try:
+            try:
+                for one in predictions:
+                    height, width = one.image.shape[:2]
+                    if writer is None:
+                        size = (width, height)
+                        writer = _open_writer(scratch, path, fps, size)
+                    if size != (width, height):
+                        raise ValueError(
+                            f"the frames of a video have one size; {one.item.path} ({one.item.name}) has "
+                            f"{width}x{height}, those before it {size[0]}x{size[1]}. Write a folder of masks."
+                        )
+                    picture = overlay(one.image, one.answer.mask, palette, opacity)
+                    writer.write(cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+                    done += 1
+                    progress(done)
+            except KeyboardInterrupt:
+                if not is_live:
+                    raise
+            if writer is None:
+                raise OSError("no frame could be read. Is the video whole?")
+            writer.release()
+            if not cv2.VideoCapture(str(scratch), cv2.CAP_FFMPEG).isOpened():
+                raise OSError(f"{path} could not be written. Is the disk full?")
+            os.replace(scratch, path)
+        finally:
+            if writer is not None:
+                writer.release()
+            scratch.unlink(missing_ok=True)
+    return done
+
+
+def _open_writer(scratch: Path, path: Path, fps: float, size: tuple[int, int]) -> Any:
+    writer = cv2.VideoWriter(
+        str(scratch), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()]), fps, size
+    )
+    if not writer.isOpened():
+        raise OSError(f"{path} cannot be written by this OpenCV at {fps:g} frames a second of {size[0]}x{size[1]}.")
+    return writer
+
+
+def write_masks(
+    backend: Backend,
+    frames: Frames,
+    journal: Journal,
+    save: SaveOptions,
+    plain: bool,
+    batch: int,
+    workers: int,
+    *,
+    resume: bool,
+    progress: Callable[[int], None] = lambda _: None,
+) -> tuple[int, int]:
+    """Writes masks/000000.png and so on, as `predict_files` does; returns how many frames, and how many were skipped.
+
+    With `resume`, frames that are in the journal are skipped.
+    """
+    skipped = 0
+
+    def todo() -> Iterator[Frame]:
+        nonlocal skipped
+        for frame in frames.images:
+            paths = save.paths(journal.folder, frame.item.name).values()
+            if resume and journal.is_done(frame.item) and all(path.exists() for path in paths):
+                skipped += 1
+            else:
+                yield frame
+
+    def write(one: Prediction) -> Prediction:
+        write_prediction(one, journal.folder, backend.classes.palette, save)
+        return one
+
+    predictions = predict_frames(backend, todo(), maps=save.confidence or save.entropy, plain=plain, batch=batch)
+    written = 0
+    try:
+        for one in prefetch(write, predictions, workers):
+            journal.add(one.item, (one.image.shape[0], one.image.shape[1]), one.stamp)
+            written += 1
+            progress(written + skipped)
+    except KeyboardInterrupt:
+        if not frames.is_live:
+            raise
+    if written + skipped == 0:
+        raise OSError("no frame could be read. Is the video whole?")
+    return written, skipped
