@@ -72,9 +72,10 @@ def paint(
         ranked = np.argsort(-np.bincount(shape, weights=end - start, minlength=len(labels)), kind="stable")
     rank = np.empty(len(labels), np.int32)
     rank[ranked] = np.arange(1, len(labels) + 1)
-    place = np.zeros(width * height + 1, np.int32)
-    place[start] = place[end] = place[[0, -1]] = 1
-    borders = np.flatnonzero(place)
+    is_border = np.zeros(width * height + 1, bool)
+    is_border[start] = is_border[end] = is_border[[0, -1]] = True
+    borders = np.flatnonzero(is_border)
+    place = np.empty(width * height + 1, np.int32)  # read at borders alone
     place[borders] = np.arange(len(borders))
     first, last = place[start], place[end]
     top = _largest(first[first < last], last[first < last], rank[shape[first < last]], len(borders) - 1)
