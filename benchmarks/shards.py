@@ -2,7 +2,7 @@
 
 Generated JPEGs of 512x384 are predicted by `cacseg predict --shard K/N` in N processes at once, each with one thread
 (OMP_NUM_THREADS=1), by a model of random weights. The rate is counted from the first mask to the last, so without the
-start of Python. Rounds alternate, since other processes on the machine come and go.
+start of Python. Rounds alternate, and the cores that other programs took meanwhile are printed (on Linux).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +27,16 @@ from cacseg.engine.device import choose_device
 from cacseg.runtime.colours import jpeg
 
 
-def measure(folder: Path, out: Path, workers: int, arguments: list[str]) -> float:
+def busy_seconds() -> float:
+    """Of all cores, by all programs but the children of this one that ended."""
+    numbers = [int(part) for part in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    ours = os.times()
+    return (sum(numbers[:3]) + sum(numbers[5:8])) / os.sysconf("SC_CLK_TCK") - ours.children_user - ours.children_system
+
+
+def measure(folder: Path, out: Path, workers: int, arguments: list[str]) -> tuple[float, float]:
+    """Images a second, and the cores that others took."""
+    start, busy = time.perf_counter(), busy_seconds()
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "cacseg.cli", "predict", str(folder / "model.safetensors"), str(folder / "photos")]
     processes = [
@@ -42,7 +52,8 @@ def measure(folder: Path, out: Path, workers: int, arguments: list[str]) -> floa
     if any(one.wait() for one in processes):
         raise SystemExit(f"a worker of {workers} failed")
     times = sorted(path.stat().st_mtime for path in (out / "masks").iterdir())
-    return (len(times) - 1) / (times[-1] - times[0])
+    others = (busy_seconds() - busy) / (time.perf_counter() - start)
+    return (len(times) - 1) / (times[-1] - times[0]), others
 
 
 def main() -> None:
@@ -66,10 +77,10 @@ def main() -> None:
         for number in range(options.rounds):
             for workers in options.workers:
                 out = folder / f"out{number}-{workers}"
-                rates[workers].append(
-                    measure(folder, out, workers, ["--workers", "1", "--batch", "1", "--device", options.device])
-                )
-                print(f"{workers} worker(s): {rates[workers][-1]:.2f} images a second", flush=True)
+                arguments = ["--workers", "1", "--batch", "1", "--device", options.device]
+                rate, others = measure(folder, out, workers, arguments)
+                rates[workers].append(rate)
+                print(f"{workers} worker(s): {rate:.2f} images a second; others took {others:.2f} cores", flush=True)
     first = options.workers[0]
     for workers, found in rates.items():
         ratio = statistics.median(one / base for one, base in zip(found, rates[first], strict=True))
