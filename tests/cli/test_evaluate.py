@@ -102,6 +102,7 @@ def test_json_and_other_ways_of_showing_images(place, capsys, monkeypatch):
         "flip": True,
         "window_batch": 4,
         "scale": [36, 30],
+        "tiling": None,
     }
     inference = Inference((32, 24), (16, 16), flip=True)
     found = evaluate(

@@ -187,19 +187,6 @@ def test_windows_and_flips_of_a_padded_model_are_those_of_its_calls(shifting):
 
 
 @torch.no_grad()
-def test_a_padded_model_can_be_exported_with_dynamic_sizes():
-    """With few layers; that the backbone of others can be exported is tests/models/test_backbones.py's."""
-    small = {**SHIFTING, "backbone": "test_efficientnet"}
-    model = create_model("deeplabv3plus", 6, output_stride=8, auxiliary=False, **small).eval()
-    assert model.backbone.multiple == 8
-    sizes = {2: torch.export.Dim("h", min=32, max=256), 3: torch.export.Dim("w", min=32, max=256)}
-    exported = torch.export.export(model, (torch.randn(1, 3, 53, 77),), dynamic_shapes=(sizes,)).module()
-    for size in ((64, 80), (61, 90)):
-        images = torch.randn(1, 3, *size)
-        torch.testing.assert_close(exported(images), model(images), atol=1e-4, rtol=1e-4)
-
-
-@torch.no_grad()
 def test_a_plain_model_is_the_convolution():
     model = create_model("fcn_mobilenetv2", num_classes=6, classifier="plain").eval()
     images, labels = draw((40, 56))

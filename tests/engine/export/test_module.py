@@ -3,6 +3,8 @@
 import pytest
 import timm
 import torch
+from timm.layers.conv2d_same import Conv2dSame
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import nn
 from torch.nn import functional as F
 
@@ -133,9 +135,35 @@ class Pools(nn.Module):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [Pools, small_swin, lambda: Refuses(32)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Conv2dSame(3, 4, 3, 2),
+        Conv2dSame(3, 4, 3, 4),
+        Conv2dSame(3, 4, 1, 2),
+        Conv2dSame(3, 4, (3, 5), dilation=2),
+        MaxPool2dSame(3, 2),
+        AvgPool2dSame(2, 2),
+    ],
+)
+def test_the_padding_of_tensorflow_in_whole_numbers(layer):
+    copied = inference_copy(layer)
+    for size in ((7, 8), (9, 6), (12, 5)):
+        maps = torch.randn(2, 3, *size)
+        torch.testing.assert_close(copied(maps), layer(maps))
+
+
+def padded():
+    """As the recipes of this package have it: TensorFlow's padding, on images that are padded to the stride."""
+    torch.manual_seed(0)
+    arguments = {"backbone": "test_efficientnet", "padding": "same", "output_stride": 8, "head_channels": 8}
+    return cacseg.create_model("deeplabv3plus", 5, auxiliary=False, mean=MEAN, std=STD, **arguments)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [Pools, small_swin, padded, lambda: Refuses(32)])
 def test_a_program_serves_every_size(make):
-    model = make().eval()
+    model = inference_copy(make())
     multiple = 32 if isinstance(model, Refuses) else 1
     module = InferenceModule(model, describe(size="input"), multiple)
     program = trace(module, CPU).module()

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+from timm.layers.conv2d_same import Conv2dSame
+from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.nn import functional as F
@@ -24,6 +26,9 @@ Size = Literal["input", "features"]
 TRACED = (2, 64, 96)  # images, height, width; it leaves no trace in the result
 LEAST_SIDE = 33  # of images, so that no map of a stride of 32 has a side of 1, which torch.export takes for a constant
 BYTE = 256
+# Layers of timm with TensorFlow's padding, and those that do the same work on a padded map.
+SAME_PADDED: dict[type[nn.Module], type[nn.Module]] = {Conv2dSame: nn.Conv2d, AvgPool2dSame: nn.AvgPool2d}
+SAME_PADDED[MaxPool2dSame] = nn.MaxPool2d
 
 
 class Description(NamedTuple):
@@ -135,7 +140,29 @@ def inference_copy(model: nn.Module, *, plain: bool = False) -> nn.Module:
         for module in classifiers_of(model):
             if isinstance(module, ContextAwareClassifier):
                 module.context_projector = None
+    for module in model.modules():
+        if type(module) in SAME_PADDED:
+            module.__class__ = SAME_PADDED[type(module)]
+            module.register_forward_pre_hook(_pad_same)
     return model
+
+
+def _pad_same(layer: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+    """TensorFlow's padding in whole numbers; timm's is in fractions, which torch.export can neither bound nor save."""
+    kernel, stride, dilation = (_pair(getattr(layer, name, 1)) for name in ("kernel_size", "stride", "dilation"))
+    (maps,) = inputs
+    padding: list[Any] = []
+    for axis in (1, 0):  # as F.pad has it, the width first
+        reach = (kernel[axis] - 1) * dilation[axis] + 1
+        missing = missing_to_multiple(maps.shape[2 + axis], stride[axis]) + reach - stride[axis]
+        if reach < stride[axis]:
+            missing = torch.sym_max(missing, 0)
+        padding += (missing // 2, missing - missing // 2)
+    return F.pad(maps, padding, value=-torch.inf if isinstance(layer, nn.MaxPool2d) else 0.0)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
 
 
 def classifiers_of(model: nn.Module) -> list[nn.Module]:
