@@ -194,6 +194,26 @@ def inference_times() -> list[str]:
     return markdown_table(["size, mode", "plain, fps", "context, fps", "plain", "context"], rows)
 
 
+def onnx_times() -> list[str]:
+    """Exported models in ONNX Runtime on a CPU."""
+    rows = []
+    for entry in timed("arm_onnx"):
+        both = entry["rows"]
+        title = f"{entry['model']}, {entry['size']}x{entry['size']}, {entry['classes']} classes"
+        rows.append([title, *(cost(both, name) for name in ("plain", "context"))])
+    return markdown_table(["model", "plain", "context"], rows)
+
+
+def export_differences() -> list[str]:
+    """How far the ONNX file of each model is from the model, at both sizes and over the range of the logits."""
+    rows = []
+    for name, found in timed("export_models")["models"].items():
+        differences = [f"{check['difference']:.1e}" for check in found["checks"]]
+        share = max(check["difference"] / check["allowed"] for check in found["checks"])
+        rows.append([f"`{name}`", f"{found['size_mib']:.0f}", str(found["seconds"]), *differences, f"{share:.2f}"])
+    return markdown_table(["model", "MiB", "s", "1 x 130x97", "3 x 75x144", "of allowed"], rows)
+
+
 def blocks() -> list[str]:
     rows = [
         [
