@@ -5,7 +5,7 @@ from cacseg.recipes.pool import train_run
 TINY = [
     *("synthetic", "--devices", "cpu", "--set", "data.length=8", "--set", "data.val_length=3"),
     *("--set", "data.size=64,64", "--set", "data.crop=64,64", "--set", "training.batch=2"),
-    *("--set", "training.workers=0", "--set", "model.auxiliary=false"),
+    *("--set", "training.workers=0", "--set", "model.auxiliary=false", "--set", "model.head_channels=16"),
 ]
 
 

@@ -10,7 +10,9 @@ from cacseg.models import create_model
 
 def small_model(names=None, num_classes=3):
     torch.manual_seed(4)  # of which every class is answered somewhere
-    model = create_model("fcn", num_classes, backbone="test_resnet", preset="released").eval()  # begins away from plain
+    model = create_model(
+        "fcn", num_classes, backbone="test_resnet", head_channels=16, preset="released"
+    ).eval()  # begins away from plain
     model.class_names = names
     return model
 

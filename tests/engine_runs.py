@@ -55,7 +55,7 @@ def whole(image):
 def small_model(preset="released", classifier="context", **arguments):
     """With batch normalisation and, by default, dropout."""
     torch.manual_seed(0)
-    return create_model("fcn", 3, classifier, backbone="test_resnet", preset=preset, **arguments)
+    return create_model("fcn", 3, classifier, backbone="test_resnet", head_channels=16, preset=preset, **arguments)
 
 
 def small_task(model=None, steps=8, rate=0.02, inference=None, optimiser=None, schedule=None, **training):

@@ -14,6 +14,7 @@ from cacseg.cli import main
 SETTINGS = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
+    "model.head_channels": 16,
     "data.length": 20,
     "data.val_length": 2,
     "data.crop": [64, 64],

@@ -19,7 +19,8 @@ def draw(b=B, spatial=(6, 7), full=(24, 28), seed=0):
 
 
 @pytest.mark.parametrize(
-    ("preset", "dynamic"), [("tuned", False), ("tuned", True), ("released", False), ("released", True)]
+    ("preset", "dynamic"),
+    [("tuned", True), *(pytest.param(*one, marks=pytest.mark.slow) for one in [("tuned", False), ("released", True)])],
 )
 def test_training_compiles_without_a_graph_break(preset, dynamic):
     torch.manual_seed(0)

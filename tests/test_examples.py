@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+OTHERS = [("transformers_trainer", 40), ("torchvision_lightning", 40)]
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("smp_plain_loop", 25), ("transformers_trainer", 40), ("torchvision_lightning", 40)]
+    ("name", "steps"), [("smp_plain_loop", 25), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)]
 )
 def test_an_example_trains(name, steps, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -92,7 +92,7 @@ def test_a_loss_without_a_preset_has_that_of_the_classifier(preset):
 def test_the_default_is_tuned_and_the_recipes_of_the_paper_are_not():
     assert DEFAULT == "tuned"
     assert cacseg.ContextAwareClassifier(4, 3).context_design == "project_concat_residual"
-    assert cacseg.create_model("fcn", 3, backbone="test_resnet").arguments["preset"] == "tuned"
+    assert cacseg.create_model("fcn", 3, backbone="test_resnet", head_channels=16).arguments["preset"] == "tuned"
     for name in RECIPES:
         assert find_recipe(name).model.preset == ("released" if "/" in name else "tuned")
 

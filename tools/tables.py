@@ -257,6 +257,13 @@ def large_images() -> list[str]:
     return markdown_table(["image", "peak memory", "time"], rows)
 
 
+def carried_context() -> list[str]:
+    rows = [
+        [row["row"], f"{100 * row['miou']:.2f}", f"{100 * row['flicker']:.2f} %"] for row in timed("arm_carry")["rows"]
+    ]
+    return markdown_table(["", "mIoU", "flicker"], rows)
+
+
 def dilated_times() -> list[str]:
     rows = []
     for entry in timed("h200_dilated_time"):
@@ -279,7 +286,8 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
     "docs/training.md": {"heads": heads},
-    "docs/large.md": {"large": large_images},
+    "docs/large.md": {"large": large_images, "carry": carried_context},
+    "docs/export.md": {"models": export_differences},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
 

@@ -150,6 +150,7 @@ def test_transformers_with_labels():
     torch.testing.assert_close(given.logits, model(images).logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [1, 3])
 def test_a_compiled_model(kernel):
     model, (images, masks) = make(kernel), draw(b=2, size=32)

@@ -76,6 +76,7 @@ def test_inference_exports_with_dynamic_shapes(kernel):
         torch.testing.assert_close(program.module()(other), model(other), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_stay_together(tmp_path):
     """DistributedDataParallel with find_unused_parameters=False: every parameter takes part in every step."""
     multiprocessing.spawn(train_two_steps, (str(tmp_path),), nprocs=2)

@@ -53,13 +53,13 @@ def test_how_far_the_rows_moved():
 
 
 def test_rows_that_start_where_the_plain_ones_are_have_not_moved():
-    one = predictor(create_model("fcn", 3, backbone="test_resnet", preset="tuned"))
+    one = predictor(create_model("fcn", 3, backbone="test_resnet", head_channels=16, preset="tuned"))
     assert one.predict(noise()).moved == pytest.approx([0.0] * 3, abs=1e-6)
 
 
 @pytest.mark.parametrize("arguments", [dict(classifier="plain"), dict(classifier_arguments={"context_design": "none"})])
 def test_a_model_that_does_not_adapt_has_one_answer(arguments):
-    one = predictor(create_model("fcn", 3, backbone="test_resnet", **arguments))
+    one = predictor(create_model("fcn", 3, backbone="test_resnet", head_channels=16, **arguments))
     found = one.predict(noise())
     assert one.outputs == list(found.answers) == ["plain"]
     assert found.moved is None

@@ -230,7 +230,7 @@ def test_a_full_disk_is_told_and_the_server_goes_on(url, monkeypatch):
 
 
 def test_a_plain_model_without_names():
-    model = create_model("fcn", 4, "plain", backbone="test_resnet")
+    model = create_model("fcn", 4, "plain", backbone="test_resnet", head_channels=16)
     with serving(Server(predictor(model), "plain")) as url:
         described = json.loads(get(f"{url}/api/model")[2])
         _, found = upload(url, "a.png", encode(noise()))

@@ -15,6 +15,7 @@ from cacseg.recipes import change, find_recipe
 from cacseg.recipes.protocol import open_split
 
 SMALL = ["--set", "model.name=fcn", "--set", "model.backbone=mobilenetv2_035", "--set", "model.output_stride=32"]
+SMALL += ["--set", "model.head_channels=16"]
 
 
 def test_rates_are_compared_within_rounds():

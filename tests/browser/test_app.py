@@ -226,7 +226,9 @@ def test_nothing_is_wider_than_the_page(page, url, screenshot, width, scheme):
 
 
 def test_a_plain_model_is_compared_with_its_input(page):
-    with serving(Server(predictor(create_model("fcn", 4, "plain", backbone="test_resnet")), "plain")) as url:
+    with serving(
+        Server(predictor(create_model("fcn", 4, "plain", backbone="test_resnet", head_channels=16)), "plain")
+    ) as url:
         page.goto(url)
         assert page.locator("#examples").is_hidden()
         choose(page, "a.png", encode(noise()))

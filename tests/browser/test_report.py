@@ -118,6 +118,7 @@ def test_the_pointer_tells_values_of_curves_and_confusions(page, reports):
         assert names[column] in second
 
 
+@pytest.mark.slow
 def test_a_report_of_150_classes_and_2000_images_opens_at_once(page, tmp_path, screenshot, capsys):
     (tmp_path / "large.html").write_text(large_page())
     assert (tmp_path / "large.html").stat().st_size < 20e6

@@ -58,6 +58,7 @@ def test_a_run_becomes_a_file(place, tmp_path, capsys, monkeypatch):
     assert "exists already" in again.err
 
 
+@pytest.mark.slow
 def test_int8_is_calibrated_and_scored_on_the_data_of_the_run(place, tmp_path, capsys, monkeypatch):
     path = tmp_path / "int8.onnx"
     done = run("export", place / "run", "-o", path, "--precision", "int8", capsys=capsys, monkeypatch=monkeypatch)

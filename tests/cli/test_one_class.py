@@ -10,7 +10,14 @@ import cacseg
 from command_line import run
 
 SETTINGS = (
-    *("model.name=fcn", "model.backbone=test_resnet", "data.crop=32", "schedule.steps=2", "schedule.warmup_steps=0"),
+    *(
+        "model.name=fcn",
+        "model.backbone=test_resnet",
+        "model.head_channels=16",
+        "data.crop=32",
+        "schedule.steps=2",
+        "schedule.warmup_steps=0",
+    ),
     *("training.batch=2", "training.workers=0", "training.accelerator=cpu", "training.loggers=csv"),
 )
 

@@ -79,7 +79,7 @@ def test_batches_are_frames_in_order(frames):
 
 
 def test_what_cannot_be_carried():
-    plain = create_model("fcn", 3, backbone="test_resnet", classifier="plain").eval()
+    plain = create_model("fcn", 3, backbone="test_resnet", head_channels=16, classifier="plain").eval()
     with pytest.raises(ValueError, match="context-aware"):
         CarriedContext(plain, 0.5)
     for carry in (-0.1, 1.1, float("nan")):

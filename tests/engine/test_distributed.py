@@ -23,6 +23,7 @@ from cacseg.recipes.build import run
 SETTINGS = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
+    "model.head_channels": 16,
     "model.preset": "paper",
     "model.dropout": 0.0,
     "data.length": 20,

@@ -178,7 +178,7 @@ def test_batches_and_workers_change_nothing(model):
 
 
 def test_a_plain_model_has_one_output(data):
-    model = create_model("fcn", 3, "plain", backbone="test_resnet").eval()
+    model = create_model("fcn", 3, "plain", backbone="test_resnet", head_channels=16).eval()
     found = evaluate(model, data)
     assert list(found.counts) == ["plain"]
     assert found.output == "plain"
@@ -228,7 +228,7 @@ def test_what_is_refused(model):
     with pytest.raises(ValueError, match=r"no pixel of 1 images is labelled: every label is the ignore index 255"):
         evaluate(model, Listed([blank]))
     with pytest.raises(ValueError, match=r"red, green and blue; the model takes 1 channel\(s\)"):
-        evaluate(create_model("fcn", 3, backbone="test_resnet", in_channels=1), Listed([good]))
+        evaluate(create_model("fcn", 3, backbone="test_resnet", head_channels=16, in_channels=1), Listed([good]))
     with pytest.raises(ValueError, match="at least 1 image; got 0"):
         evaluate(model, Listed([good]), batch=0)
     with pytest.raises(ValueError, match="precision must be one of 'fp32', 'bf16', 'fp16'; got 'half'"):
@@ -252,7 +252,7 @@ def test_memory_that_runs_out_is_explained(model, monkeypatch):
 
 def test_lower_precision_runs_and_mostly_agrees(model):
     data = open_data("synthetic", None, "val", size=(64, 64), length=2)
-    big = create_model("fcn", 8, backbone="test_resnet").eval()
+    big = create_model("fcn", 8, backbone="test_resnet", head_channels=16).eval()
     full, low = (evaluate(big, data, precision=precision) for precision in ("fp32", "bf16"))
     assert full.counts["plain"].sum() == low.counts["plain"].sum()
     assert (full.counts["plain"] - low.counts["plain"]).abs().sum() < 0.2 * full.counts["plain"].sum()

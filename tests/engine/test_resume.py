@@ -99,7 +99,7 @@ def kill(folder, workers, after_row):
     process.communicate()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_goes_on_exactly(tmp_path, alone_elsewhere, workers):
     folder = tmp_path / "killed"
     kill(folder, workers, after_row=5 + workers)

@@ -49,7 +49,12 @@ def reach(model, side=512):
 
 @pytest.mark.parametrize(
     ("preset", "size"),
-    [("tuned", (1344, 1376)), ("tuned", (300, 1417)), ("released", (300, 1417)), ("paper", (1400, 100))],
+    [
+        pytest.param("tuned", (1344, 1376), marks=pytest.mark.slow),
+        ("tuned", (300, 1417)),
+        ("released", (300, 1417)),
+        ("paper", (1400, 100)),
+    ],
 )
 def test_tiles_that_see_enough_equal_the_whole_image(preset, size):
     model = narrow(preset)

@@ -281,7 +281,7 @@ def test_an_empty_split_and_an_ignored_class_are_refused(tmp_path):
 
 def test_another_number_of_classes_is_refused(tmp_path):
     torch.manual_seed(0)
-    task = small_task(cacseg.create_model("fcn", 5, backbone="test_resnet"))
+    task = small_task(cacseg.create_model("fcn", 5, backbone="test_resnet", head_channels=16))
     with pytest.raises(ValueError, match="got 5 for the 3 of stripes"):
         run(tmp_path / "run", task=task)
 

@@ -25,7 +25,8 @@ pytestmark = (
 )
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 # The interpreter cuts bits off where a device rounds to bfloat16; what many such steps add up to says nothing.
-WHOLE_DTYPES = [torch.float32, torch.float16] if INTERPRETED else DTYPES
+SLOW_DTYPES = [torch.float32, *(pytest.param(one, marks=pytest.mark.slow) for one in DTYPES[1:])]
+WHOLE_DTYPES = [SLOW_DTYPES[0], SLOW_DTYPES[2]] if INTERPRETED else SLOW_DTYPES
 # What rounding once more may add, relative to the truth.
 ALLOWANCE = {torch.float32: 1e-6, torch.bfloat16: 8e-3 if INTERPRETED else 2e-3, torch.float16: 3e-4}
 
@@ -185,7 +186,7 @@ def test_distillation(dtype, scope, soft):
         )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", SLOW_DTYPES)
 @pytest.mark.parametrize(("n", "spatial"), [(7, (5, 9)), (2, (3,)), (19, (2, 3, 70))])
 def test_overlap(dtype, n, spatial):
     """More pixels and classes than are read at once, and a class that no image has."""
@@ -314,7 +315,7 @@ def kernels_by_default(monkeypatch):
     [
         ("released", {"dropout": 0.3}),
         ("paper", {}),
-        ("released", RESIDUAL),
+        pytest.param("released", RESIDUAL, marks=pytest.mark.slow),
         ("paper", {**RESIDUAL, "dropout": 0.3, "prototype_epsilon": 0.5}),
         ("tuned", {"zero_start": False, "bias": False}),
     ],
@@ -331,6 +332,7 @@ def test_a_whole_step_of_binary_segmentation(monkeypatch):
     compare_whole_steps(monkeypatch, classifier, draw(2, 20, 3, 4), torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels_by_default")
 def test_features_of_any_layout():
     """Channels last, and a part of a larger tensor: the gradient comes in a layout of its own."""
@@ -401,7 +403,7 @@ def vanishing(classifier):
     return classifier
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 1e-12])
+@pytest.mark.parametrize("epsilon", [0.0, pytest.param(1e-12, marks=pytest.mark.slow)])
 def test_prototypes_of_vanishing_classes(monkeypatch, epsilon):
     """Logits and gradients with classes whose prototypes the epsilon shrinks, or leaves as they are."""
     torch.manual_seed(0)
@@ -441,6 +443,7 @@ def test_operators_pass_torchs_own_checks():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernels_by_default")
 def test_compiled_code_takes_the_operators():
     """Traced whole, with gradients, and equal to what runs without tracing."""

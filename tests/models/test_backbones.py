@@ -93,17 +93,6 @@ def test_a_feature_stands_for_one_place_whatever_the_size(arguments, stays):
     assert torch.allclose(part, all_of_it, atol=1e-5) == stays
 
 
-@torch.no_grad()
-def test_padding_to_the_stride_can_be_exported_with_dynamic_sizes():
-    backbone = make_backbone("mobilenetv2_100", output_stride=8, padding="same").eval()
-    sizes = {2: torch.export.Dim("h", min=32, max=256), 3: torch.export.Dim("w", min=32, max=256)}
-    exported = torch.export.export(backbone, (torch.randn(1, 3, 53, 77),), dynamic_shapes=(sizes,)).module()
-    for size in ((64, 80), (61, 90)):
-        images = torch.randn(1, 3, *size)
-        for given, truth in zip(exported(images), backbone(images), strict=True):
-            torch.testing.assert_close(given, truth)
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "multiple"),
     [

@@ -11,7 +11,12 @@ HEADS = ["fcn_mobilenetv2", "deeplabv3plus_mobilenetv2", "ocrnet_hrnet_w18", "up
 
 
 @pytest.mark.parametrize(
-    ("name", "classifier"), [*((name, "context") for name in MODELS), *((name, "plain") for name in HEADS)]
+    ("name", "classifier"),
+    [
+        *((name, "context") for name in HEADS),
+        *(pytest.param(name, "context", marks=pytest.mark.slow) for name in MODELS if name not in HEADS),
+        *(pytest.param(name, "plain", marks=pytest.mark.slow) for name in HEADS),
+    ],
 )
 def test_every_parameter_gets_a_gradient(name, classifier):
     """From shapes alone, so that the largest models cost nothing. Backbones meet both classifiers behind a head."""
@@ -22,6 +27,7 @@ def test_every_parameter_gets_a_gradient(name, classifier):
     assert [key for key, value in model.named_parameters() if value.grad is None] == []
 
 
+@pytest.mark.slow
 def test_two_processes_stay_together(tmp_path):
     multiprocessing.spawn(train_two_steps, (str(tmp_path),), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))

@@ -39,7 +39,13 @@ def test_every_parameter_gets_a_gradient(name, classifier):
 
 
 @pytest.mark.parametrize("name", ["deeplabv3plus", "upernet"])
-@pytest.mark.parametrize("backbone", ["resnet18", "convnext_atto", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        "test_convnext",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("resnet18", "swin_tiny_patch4_window7_224")),
+    ],
+)
 def test_other_backbones_train_too(name, backbone):
     model = create_model(name, num_classes=6, backbone=backbone)
     images, labels = draw((64, 70))

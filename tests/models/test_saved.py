@@ -13,7 +13,9 @@ from cacseg.presets import PRESETS
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    model = create_model("fcn", 4, backbone="test_resnet", mean=[0.1, 0.2, 0.3], classifier_arguments={"scale": 9.0})
+    model = create_model(
+        "fcn", 4, backbone="test_resnet", head_channels=16, mean=[0.1, 0.2, 0.3], classifier_arguments={"scale": 9.0}
+    )
     model.class_names = ["sky", "road", "tree", "car"]
     model.palette = [[0, 0, 255], [128, 128, 128], [0, 255, 0], [255, 0, 0]]
     return model.eval()
@@ -47,7 +49,7 @@ def test_padding_to_the_stride_round_trips(tmp_path, padded):
 
 
 def test_dilations_round_trip(tmp_path):
-    model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet", dilations=(2, 3))
+    model = create_model("deeplabv3plus", 4, "plain", backbone="test_resnet", head_channels=16, dilations=(2, 3))
     model.save(tmp_path / "near.safetensors")
     again = cacseg.load(tmp_path / "near.safetensors")
     assert again.arguments["dilations"] == [2, 3]
@@ -63,7 +65,13 @@ def test_a_training_step_round_trip(tmp_path):
     """Class weights and loss arguments are part of the model: the loss is the same after loading."""
     torch.manual_seed(0)
     model = create_model(
-        "fcn", 3, backbone="test_resnet", class_weights=[1.0, 2.0, 0.5], loss_arguments={"kl_weight": 0.3}, dropout=0.0
+        "fcn",
+        3,
+        backbone="test_resnet",
+        head_channels=16,
+        class_weights=[1.0, 2.0, 0.5],
+        loss_arguments={"kl_weight": 0.3},
+        dropout=0.0,
     ).eval()
     model.save(tmp_path / "m.safetensors")
     again = cacseg.load(tmp_path / "m.safetensors")
@@ -119,7 +127,9 @@ def test_files_that_are_no_model_are_refused(model, tmp_path):
 def test_what_was_changed_since_comes_back(tmp_path):
     import numpy
 
-    model = create_model("fcn", numpy.int64(3), backbone="test_resnet", label_smoothing=numpy.float32(0.5)).half()
+    model = create_model(
+        "fcn", numpy.int64(3), backbone="test_resnet", head_channels=16, label_smoothing=numpy.float32(0.5)
+    ).half()
     model.mean, model.auxiliary_weight = (0.9, 0.8, 0.7), 0.25
     model.palette = numpy.zeros((3, 3), dtype=int)
     model.save(tmp_path / "m.safetensors")
@@ -136,7 +146,9 @@ def test_what_was_changed_since_comes_back(tmp_path):
 
 
 def test_a_preset_that_changes_later_leaves_files_as_they_were(tmp_path, monkeypatch):
-    given = create_model("fcn", 4, backbone="test_resnet", loss_arguments={"soft_target_weight": 0.7}).eval()
+    given = create_model(
+        "fcn", 4, backbone="test_resnet", head_channels=16, loss_arguments={"soft_target_weight": 0.7}
+    ).eval()
     given.save(tmp_path / "model.safetensors")
     file = read_tensors(tmp_path / "model.safetensors")
     monkeypatch.setitem(PRESETS, "tuned", PRESETS["released"]._replace(overlap_weight=1.0, soft_target_weight=0.1))
@@ -159,14 +171,18 @@ def test_a_preset_that_changes_later_leaves_files_as_they_were(tmp_path, monkeyp
 
 
 def test_an_overlap_weight_of_ones_own_outlives_the_presets(tmp_path, monkeypatch):
-    create_model("fcn", 4, backbone="test_resnet", overlap_weight=0.5).save(tmp_path / "model.safetensors")
+    create_model("fcn", 4, backbone="test_resnet", head_channels=16, overlap_weight=0.5).save(
+        tmp_path / "model.safetensors"
+    )
     monkeypatch.setitem(PRESETS, "tuned", PRESETS["tuned"]._replace(overlap_weight=1.0))
     assert cacseg.load(tmp_path / "model.safetensors").criterion.options["tuned"].overlap_weight == 0.5
 
 
 @pytest.mark.parametrize("classifier", ["context", "plain"])
 def test_the_average_of_the_auxiliary_loss_outlives_its_preset(classifier, tmp_path, monkeypatch):
-    create_model("fcn", 4, classifier, backbone="test_resnet", preset="released").save(tmp_path / "model.safetensors")
+    create_model("fcn", 4, classifier, backbone="test_resnet", head_channels=16, preset="released").save(
+        tmp_path / "model.safetensors"
+    )
     monkeypatch.setitem(PRESETS, "released", PRESETS["released"]._replace(auxiliary_average="labelled"))
     assert cacseg.load(tmp_path / "model.safetensors").auxiliary_average == "all"
 

@@ -102,9 +102,11 @@ def test_the_given_mobilenetv2_weights():
 
 
 def test_the_backbone_of_a_saved_model_is_read_too(tmp_path):
-    model = create_model("fcn", 3, backbone="test_resnet")
+    model = create_model("fcn", 3, backbone="test_resnet", head_channels=16)
     model.save(tmp_path / "m.safetensors")
-    other = create_model("upernet", 5, backbone="test_resnet", backbone_weights=tmp_path / "m.safetensors")
+    other = create_model(
+        "upernet", 5, backbone="test_resnet", head_channels=16, backbone_weights=tmp_path / "m.safetensors"
+    )
     assert torch.equal(other.backbone.net.conv1[0].weight, model.backbone.net.conv1[0].weight)
 
 

@@ -15,7 +15,7 @@ from cacseg.recipes.protocol import open_split
 SMALL = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
-    "model.head_channels": 512,
+    "model.head_channels": 16,
     "data.crop": [32, 32],
     "schedule.steps": 2,
     "schedule.warmup_steps": 0,
@@ -104,7 +104,9 @@ def test_fine_tuning_starts_from_the_weights(tmp_path):
     root = make_folder(tmp_path / "data")
     data = open_split(small(root).data, "train")
     torch.manual_seed(3)
-    start = cacseg.create_model("fcn", 3, backbone="test_resnet", mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.5))
+    start = cacseg.create_model(
+        "fcn", 3, backbone="test_resnet", head_channels=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.5, 0.5)
+    )
     start.save(tmp_path / "start.safetensors")
     said = []
     model = make_model(small(root, **{"model.weights": str(tmp_path / "start.safetensors")}).model, data, said.append)
@@ -116,7 +118,7 @@ def test_fine_tuning_starts_from_the_weights(tmp_path):
 def test_weights_of_another_class_count_are_refused_before_training(tmp_path):
     root = make_folder(tmp_path / "data")
     torch.manual_seed(0)
-    cacseg.create_model("fcn", 7, backbone="test_resnet").save(tmp_path / "seven.safetensors")
+    cacseg.create_model("fcn", 7, backbone="test_resnet", head_channels=16).save(tmp_path / "seven.safetensors")
     config = small(root, **{"model.weights": str(tmp_path / "seven.safetensors")})
     with pytest.raises(ValueError, match=r"seven.safetensors is a model of 7 classes, and the data have 3"):
         quiet(config, tmp_path / "run")
@@ -268,7 +270,7 @@ def test_a_recipe_s_dilation_is_nothing_to_other_backbones(tmp_path):
 def test_given_backbone_weights_bring_their_preprocessing(tmp_path):
     root = make_folder(tmp_path / "data")
     torch.manual_seed(0)
-    net = cacseg.create_model("fcn", 3, backbone="test_resnet").backbone.net
+    net = cacseg.create_model("fcn", 3, backbone="test_resnet", head_channels=16).backbone.net
     torch.save(net.state_dict(), tmp_path / "backbone.pth")
     half = [0.5, 0.5, 0.5]
     changes = {"model.backbone_weights": str(tmp_path / "backbone.pth"), "model.mean": half, "model.std": half}

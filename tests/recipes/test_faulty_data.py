@@ -12,6 +12,7 @@ from cacseg.recipes.named import folder
 TINY = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
+    "model.head_channels": 16,
     "data.crop": (16, 16),
     "training.batch": 2,
     "training.accelerator": "cpu",

@@ -20,6 +20,7 @@ CAMVID = Path(os.environ.get("CACSEG_SHARED", Path(__file__).parents[3] / "share
 SMALL = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
+    "model.head_channels": 16,
     "data.crop": [32, 32],
     "schedule.steps": 2,
     "schedule.warmup_steps": 0,

@@ -143,6 +143,7 @@ def test_time_and_memory_of_a_single_run():
     assert cells[3:-1] == ["10", "0:00:04", "2.5", "512", "1.23", "CPU, 3 cores"]
 
 
+@pytest.mark.slow
 def test_a_report_of_150_classes_and_2000_images_is_small():
     page = large_page()
     parsed(page)

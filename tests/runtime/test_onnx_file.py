@@ -14,6 +14,7 @@ from distributed_evaluation import small_model
 
 pytest.importorskip("onnxruntime")
 NAMES = ["sky", "road", "tree"]
+OTHER_GRAPHS = [{"output": "probabilities"}, {"size": "features"}, {"normalise": False}, {"output": "classes"}]
 PALETTE = [(10, 20, 30), (200, 0, 0), (0, 200, 0)]
 
 
@@ -49,7 +50,8 @@ def exported(model, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"output": "probabilities"}, {"size": "features"}, {"normalise": False}, {"output": "classes"}]
+    "options",
+    [{}, *(pytest.param(one, marks=pytest.mark.slow) for one in OTHER_GRAPHS)],
 )
 def test_a_file_predicts_what_the_model_predicts(options, model, exported, photos):
     predictor = cacseg.Predictor(exported(**options), device="cpu")
@@ -71,6 +73,7 @@ def test_a_file_predicts_what_the_model_predicts(options, model, exported, photo
             _ = one.plain
 
 
+@pytest.mark.slow
 def test_the_plain_classifier_in_a_file(model, exported, photos):
     result = cacseg.Predictor(exported(plain=True), device="cpu")(photos / "a.png")
     assert (result.mask == model.predict(photos / "a.png").plain).mean() > 0.999

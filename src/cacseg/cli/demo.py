@@ -97,7 +97,7 @@ def _evaluate(folder: Path, runs: Sequence[Path], images: int) -> list[Evaluatio
     for kind, run in zip(KINDS, runs, strict=True):
         weights = find_weights(run)
         model = cacseg.load(weights)
-        found = evaluate(model, data, oracle=kind == "context", device=device, batch=8, workers=1)
+        found = evaluate(model, data, oracle=kind == "context", device=device, batch=8, workers=0)
         facts = {"checkpoint": str(weights), "data": described}
         write_evaluation(run / "eval", found, facts)
         evaluations.append(found)

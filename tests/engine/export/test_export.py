@@ -121,7 +121,7 @@ def test_the_description_is_in_the_file(exported):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("output", ["probabilities", "classes"])
+@pytest.mark.parametrize("output", ["probabilities", pytest.param("classes", marks=pytest.mark.slow)])
 def test_torch_export_with_other_outputs(model, tmp_path, output):
     plain = output == "probabilities"
     written = export(model, tmp_path / "a.pt2", format="torch-export", output=output, normalise=not plain, plain=plain)
@@ -142,6 +142,7 @@ def test_torch_export_with_other_outputs(model, tmp_path, output):
         assert (found == truth).float().mean() > 0.999
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_float16_is_half_the_file_and_near_the_model(model, exported, tmp_path):
     written = export(model, tmp_path / "half.onnx", precision="fp16", size="features")
@@ -157,6 +158,7 @@ def test_float16_is_half_the_file_and_near_the_model(model, exported, tmp_path):
     assert {kinds[node.output[0]] for node in softmaxes if node.op_type != "Resize"} == {onnx.TensorProto.FLOAT}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_int8_is_calibrated_with_images_and_keeps_the_classifier(model, exported, tmp_path):
     images = [draw(60, 72, 3, seed=seed).numpy() for seed in range(3)]
@@ -190,8 +192,9 @@ def test_aotinductor(model, tmp_path):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["smp Unet", "torchvision deeplabv3", "transformers Segformer"])
-@pytest.mark.parametrize("file", ["model.pt2", pytest.param("model.onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("file", ["model.pt2", "model.onnx"])
 def test_converted_models_of_other_libraries(name, file, tmp_path):
     model = cacseg.convert(build(name)).eval()
     kind = "onnx" if file.endswith("onnx") else "torch-export"
@@ -205,6 +208,7 @@ def test_converted_models_of_other_libraries(name, file, tmp_path):
     torch.testing.assert_close(run(written.path, images), truth, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_binary_models_and_the_plain_classifier_of_a_converted_one(tmp_path):
     smp = importlib.import_module("segmentation_models_pytorch")
