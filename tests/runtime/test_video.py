@@ -1,6 +1,8 @@
 """Films in, films or masks out."""
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +15,12 @@ import torch
 from PIL import Image
 
 import cacseg
+from cacseg.runtime import video
 from cacseg.runtime.backend import Answer
-from cacseg.runtime.folder import Prediction
+from cacseg.runtime.folder import Prediction, SaveOptions
 from cacseg.runtime.inputs import Input
-from cacseg.runtime.video import is_video, open_frames, write_video
+from cacseg.runtime.journal import Journal
+from cacseg.runtime.video import CONTEXT, SAVE_EVERY, is_video, open_frames, write_masks, write_video
 from command_line import run
 from distributed_evaluation import small_model
 
@@ -157,20 +161,54 @@ def test_frames_of_two_sizes(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_run_leaves_nothing_under_the_name(place, tmp_path):
-    picture = np.zeros((48, 64, 3), np.uint8)
-    write(tmp_path / "long.avi", [picture] * 3000, codec="MJPG")
-    (tmp_path / "out").mkdir()
+@pytest.mark.slow
+def test_a_killed_video_goes_on(place, tmp_path):
+    numbers = np.random.default_rng(1).integers(0, 256, (300, 6, 8, 3), np.uint8)
+    write(tmp_path / "long.avi", [one.repeat(8, 0).repeat(8, 1) for one in numbers], codec="MJPG")
+    out = tmp_path / "out"
+    out.mkdir()
     command = [sys.executable, "-m", "cacseg.cli", "predict", place / "model.safetensors", tmp_path / "long.avi"]
-    process = subprocess.Popen([*map(str, command), "-o", str(tmp_path / "out/out.mp4")], stdout=subprocess.DEVNULL)
+    command = [*map(str, command), "-o", str(out / "out.mp4"), "--carry", "0.9"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list((tmp_path / "out").iterdir()) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    while not (out / "out.mp4.part" / CONTEXT).exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
     process.kill()
     assert process.wait() == -signal.SIGKILL
-    left = os.listdir(tmp_path / "out")
-    assert left == [".part.out.mp4"]
+    assert os.listdir(out) == ["out.mp4.part"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(re.search(r"(\d+) were done before", done.stdout)[1]) >= SAVE_EVERY
+    assert os.listdir(out) == ["out.mp4"]
+    assert len(read(out / "out.mp4")[0]) == 300
+
+
+def test_carried_context_goes_on_exactly(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(video, "SAVE_EVERY", 2)
+    backend = cacseg.Predictor(place / "model.safetensors", device="cpu").backend
+
+    def predict(folder, count, **changes):
+        frames = open_frames(place / "frames")
+        frames.images = itertools.islice(frames.images, count)
+        with Journal(folder, {}) as journal:
+            return write_masks(backend, frames, journal, SaveOptions(overlays=False), False, 1, 2, carry=0.9, **changes)
+
+    assert predict(tmp_path / "whole", COUNT) == (COUNT, 0)
+    assert predict(tmp_path / "parts", 5) == (5, 0)
+    assert predict(tmp_path / "parts", COUNT) == (5, 4)  # the context of the fourth was saved
+    whole, parts = masks(tmp_path / "whole"), masks(tmp_path / "parts")
+    assert list(whole) == list(parts)
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    (tmp_path / "parts" / CONTEXT).write_bytes(b"cut short")
+    assert predict(tmp_path / "parts", COUNT) == (COUNT, 0)
+    (tmp_path / "parts/masks/frame6.png").unlink()
+    with pytest.raises(ValueError, match="frame6"):
+        predict(tmp_path / "parts", COUNT)
+
+
+def test_nothing_is_left_of_a_video_that_was_not_finished(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.part.out.mp4").write_bytes(b"of a killed run")
     write_video(tmp_path / "out/out.mp4", predictions(tmp_path, 4), 25.0, palette=[(0, 0, 0)])
     assert os.listdir(tmp_path / "out") == ["out.mp4"]
     assert len(read(tmp_path / "out/out.mp4")[0]) == 4

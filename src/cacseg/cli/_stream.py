@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ def open_stream(
 
 def predict_stream(
     backend: Backend,
+    source: str,
     frames: Frames,
     output: Path,
     written: Mapping[str, Any],
@@ -52,10 +54,22 @@ def predict_stream(
     workers: int,
     overwrite: bool,
 ) -> None:
+    from cacseg._files import check_target
+    from cacseg.runtime.folder import SaveOptions
     from cacseg.runtime.journal import Journal
-    from cacseg.runtime.video import USUAL_FPS, is_video, predict_frames, write_masks, write_video
+    from cacseg.runtime.video import (
+        USUAL_FPS,
+        is_video,
+        open_frames,
+        predict_frames,
+        with_masks,
+        write_masks,
+        write_video,
+    )
 
-    backend = backend.carrying(carry) if carry > 0.0 else backend
+    if carry > 0.0:
+        backend.carrying(carry)  # or an error, before anything is written
+    to_video = is_video(output)
     batch = 1 if frames.is_live else batch
     start, skipped = time.perf_counter(), 0
     with progress_bar() as bar:
@@ -64,25 +78,29 @@ def predict_stream(
         def update(done: int) -> None:
             bar.update(task, completed=done)
 
-        if is_video(output):
-            done = write_video(
-                output,
-                predict_frames(backend, frames.images, plain=plain, batch=batch),
-                fps or frames.fps or USUAL_FPS,
-                palette=backend.classes.palette,
-                opacity=save.opacity,
-                overwrite=overwrite,
-                is_live=frames.is_live,
-                progress=update,
-            )
+        film: dict[str, Any] = {"palette": backend.classes.palette, "opacity": save.opacity, "overwrite": overwrite}
+        film |= {"progress": update}
+        rate = fps or frames.fps or USUAL_FPS
+        if to_video and frames.is_live:
+            backend = backend.carrying(carry) if carry > 0.0 else backend
+            predictions = predict_frames(backend, frames.images, plain=plain, batch=batch)
+            done = write_video(output, predictions, rate, is_live=True, **film)
         else:
-            with Journal(output, {**written, "carry": carry}, overwrite=overwrite) as journal:
+            # Masks first, so that a long film goes on where it was interrupted.
+            folder = output.with_name(f"{output.name}.part") if to_video else output
+            if to_video:
+                check_target(output, overwrite)
+                save = SaveOptions(overlays=False)
+            with Journal(folder, {**written, "carry": carry}, overwrite=overwrite) as journal:
                 if frames.is_live and journal.rows:
                     raise FileExistsError(f"{output} holds frames of a camera already. Choose another folder.")
-                resume = carry == 0.0 and not frames.is_live
                 done, skipped = write_masks(
-                    backend, frames, journal, save, plain, batch, workers, resume=resume, progress=update
+                    backend, frames, journal, save, plain, batch, workers, carry=carry, progress=update
                 )
+            if to_video:
+                bar.reset(task, description="writing", total=done + skipped)
+                write_video(output, with_masks(open_frames(source).images, folder), rate, **film)
+                shutil.rmtree(folder)
     seconds = time.perf_counter() - start
     earlier = f", {skipped} were done before" if skipped else ""
     say(f"{done} frames predicted in {seconds:.1f} s ({done / seconds:.1f} a second){earlier}: {output}")

@@ -92,7 +92,8 @@ def predict(
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
 
     A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
-    order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. A video that was interrupted starts anew.
+    order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. What was
+    interrupted goes on where it stopped; until a video is whole, its masks are in OUTPUT.part.
     """
     from cacseg.cli._stream import open_stream, predict_stream
     from cacseg.predictor import Predictor
@@ -133,7 +134,7 @@ def predict(
     written |= {} if target == "png" else {"format": target, "simplify": simplify}
     if frames is not None:
         how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
-        predict_stream(backend, frames, output, written, save=save, overwrite=overwrite, **how)
+        predict_stream(backend, paths[0], frames, output, written, save=save, overwrite=overwrite, **how)
         return
     start = time.perf_counter()
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # the one that shows its progress

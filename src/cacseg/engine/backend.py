@@ -19,7 +19,7 @@ from cacseg.engine.inference import Inference, Networks, normalise_views, predic
 from cacseg.engine.tiles import networks_for
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
-from cacseg.runtime.backend import Answer, Scale, name_classes
+from cacseg.runtime.backend import Answer, Context, Scale, name_classes
 from cacseg.runtime.result import Bytes
 
 
@@ -79,7 +79,7 @@ class TorchBackend:
 
         self._carried: CarriedContext | None = None
 
-    def carrying(self, carry: float) -> TorchBackend:
+    def carrying(self, carry: float, context: Context | None = None) -> TorchBackend:
         """The same model, to be called with frames in their order (`CarriedContext`), from one thread."""
         if self.inference.window is not None or self.inference.tiling is not None or self.inference.averages:
             raise ValueError("carry needs frames shown whole, once: no windows, tiles, scales or flips (use --whole).")
@@ -87,7 +87,12 @@ class TorchBackend:
             raise ValueError(f"carry needs a model of cacseg.create_model; got {type(self.model).__name__}.")
         found = copy(self)
         found.threads, found._carried = 0, CarriedContext(self.model, carry)
+        if context is not None:
+            found._carried.pool.load(context, self.device)
         return found
+
+    def context(self) -> Context | None:
+        return None if self._carried is None else self._carried.pool.as_arrays()
 
     def settings(self) -> dict[str, Any]:
         shown = {key: value for key, value in asdict(self.inference).items() if key != "window_batch"}

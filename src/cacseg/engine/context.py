@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -40,9 +42,24 @@ class Pool:
         elif self.peak is not None:
             self.peak = self.peak + math.log(factor)
 
+    def as_arrays(self) -> dict[str, npt.NDArray[np.float64]] | None:
+        if self.peak is None:
+            return None
+        return {"peak": _array(self.peak), "sums": _array(self.sums), "counts": _array(self.counts)}
+
+    def load(self, arrays: Mapping[str, npt.NDArray[np.float64]], device: torch.device) -> None:
+        """What `as_arrays` gave."""
+        self.peak, self.sums, self.counts = (
+            torch.from_numpy(arrays[name]).to(device) for name in ("peak", "sums", "counts")
+        )
+
     def prototypes(self, epsilon: float) -> Float[Tensor, "1 n d"]:
         assert self.peak is not None
         return (self.sums / (self.counts + epsilon * (-self.peak).exp())[:, None])[None].float()
+
+
+def _array(values: Tensor) -> npt.NDArray[np.float64]:
+    return values.cpu().numpy().copy()
 
 
 def _column(values: Tensor | float) -> Tensor | float:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
 from cacseg.runtime.result import Bytes, Floats
 
+Context = dict[str, npt.NDArray[np.float64]]  # of the frames of a film
 Scale = tuple[int, int]  # the longest and the shortest side an image may have
 
 
@@ -37,8 +38,15 @@ class Backend(Protocol):
         """What decides the answers beside the weights, for the record."""
         ...
 
-    def carrying(self, carry: float) -> Backend:
-        """The same model for frames in their order: each remembers the context of those before, times `carry`."""
+    def carrying(self, carry: float, context: Context | None = None) -> Backend:
+        """The same model for frames in their order: each remembers the context of those before, times `carry`.
+
+        `context` is what `context()` gave after an earlier frame.
+        """
+        ...
+
+    def context(self) -> Context | None:
+        """What is carried after the frames so far; None where nothing is."""
         ...
 
     def view(self, image: Bytes) -> Any:

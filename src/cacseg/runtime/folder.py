@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from cacseg._files import write_file
-from cacseg.runtime.backend import Answer, Backend
+from cacseg.runtime.backend import Answer, Backend, Context
 from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
 from cacseg.runtime.decode import decode_image
 from cacseg.runtime.inputs import Input
@@ -86,6 +86,7 @@ class Prediction(NamedTuple):
     stamp: dict[str, str]
     image: Picture
     answer: Answer
+    context: Context | None = None  # that is carried after it, in a film
 
     def nbytes(self) -> int:
         return self.image.nbytes + sum(one.nbytes for one in self.answer if one is not None)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cacseg.runtime.backend import Answer, Scale, keep_ratio, name_classes, resize
+from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.result import Bytes, Floats
 
 METADATA = "cacseg"  # the key of the description in the file
@@ -56,8 +56,11 @@ class OnnxBackend:
     def settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "onnx": True}
 
-    def carrying(self, carry: float) -> OnnxBackend:
+    def carrying(self, carry: float, context: Context | None = None) -> OnnxBackend:
         raise ValueError("an .onnx file predicts each frame alone. Leave out --carry, or use the model itself.")
+
+    def context(self) -> None:
+        return None
 
     def view(self, image: Bytes) -> Bytes:
         planes = np.ascontiguousarray(image.transpose(2, 0, 1))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cacseg._files import check_target, lock_bytes
-from cacseg.runtime.backend import Backend
+import numpy as np
+from PIL import Image
+
+from cacseg._files import check_target, lock_bytes, write_file
+from cacseg.runtime.backend import Answer, Backend, Context
 from cacseg.runtime.colours import Colour, Picture, overlay
 from cacseg.runtime.decode import decode_image
 from cacseg.runtime.folder import Prediction, SaveOptions, write_prediction
@@ -23,6 +28,8 @@ from cacseg.runtime.prefetch import prefetch
 CODECS = {".mp4": "mp4v", ".mov": "mp4v", ".mkv": "mp4v", ".avi": "MJPG", ".webm": "VP80"}  # that OpenCV can write
 SUFFIXES = (*CODECS, ".m4v", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp")
 CAMERA = "camera:"
+CONTEXT = "carry.npz"  # what is carried, and the last frame it is of
+SAVE_EVERY = 50  # frames
 USUAL_FPS = 25.0
 
 
@@ -120,7 +127,8 @@ def predict_frames(
     def predict(group: list[tuple[Frame, Any]]) -> list[Prediction]:
         height, width = group[0][0].image.shape[:2]
         answers = backend.predict([view for _, view in group], (height, width), maps=maps, plain=plain)
-        return [Prediction(*frame, answer) for (frame, _), answer in zip(group, answers, strict=True)]
+        found = [Prediction(*frame, answer) for (frame, _), answer in zip(group, answers, strict=True)]
+        return [*found[:-1], found[-1]._replace(context=backend.context())]
 
     loaded = takewhile(lambda one: one is not None, prefetch(load, repeat(None), 1))
     groups = _batches((one for one in loaded if one is not None), batch)
@@ -152,8 +160,8 @@ def write_video(
 ) -> int:
     """Writes overlays as a video beside `path`, moves it there when it is whole, and returns the number of frames.
 
-    A run that was killed leaves a hidden file, which the next one replaces, and starts from the first frame. With
-    `is_live` a KeyboardInterrupt ends the video; otherwise nothing is left of it.
+    A run that was killed leaves a hidden file, which the next one replaces. With `is_live` a KeyboardInterrupt ends the
+    video; otherwise nothing is left of it.
     """
     check_target(path, overwrite)
     scratch, writer, done, size = path.with_name(f".part.{path.name}"), None, 0, (0, 0)
@@ -192,6 +200,13 @@ def write_video(
     return done
 
 
+def with_masks(frames: Iterable[Frame], folder: Path) -> Iterator[Prediction]:
+    """Frames with the masks that `write_masks` wrote of them."""
+    for frame in frames:
+        with Image.open(folder / "masks" / f"{frame.item.name}.png") as mask:
+            yield Prediction(*frame, Answer(np.asarray(mask)))
+
+
 def _open_writer(scratch: Path, path: Path, fps: float, size: tuple[int, int]) -> Any:
     writer = cv2.VideoWriter(
         str(scratch), cv2.CAP_FFMPEG, cv2.VideoWriter_fourcc(*CODECS[path.suffix.lower()]), fps, size
@@ -210,21 +225,33 @@ def write_masks(
     batch: int,
     workers: int,
     *,
-    resume: bool,
+    carry: float = 0.0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
     """Writes masks/000000.png and so on, as `predict_files` does; returns how many frames, and how many were skipped.
 
-    With `resume`, frames that are in the journal are skipped.
+    Frames that are in the journal are skipped; with `carry` those up to the one whose context was saved.
     """
-    skipped = 0
+    skipped, saved = 0, 0
+    start = _read_context(journal) if carry > 0.0 else None
+    if carry > 0.0:
+        backend = backend.carrying(carry, None if start is None else start[1])
 
     def todo() -> Iterator[Frame]:
         nonlocal skipped
+        may_skip = not frames.is_live and (carry == 0.0 or start is not None)
         for frame in frames.images:
-            paths = save.paths(journal.folder, frame.item.name).values()
-            if resume and journal.is_done(frame.item) and all(path.exists() for path in paths):
+            name = frame.item.name
+            paths = save.paths(journal.folder, name).values()
+            is_done = may_skip and journal.is_done(frame.item) and all(path.exists() for path in paths)
+            if start is not None and may_skip and not is_done:
+                raise ValueError(
+                    f"frame {name} of {frame.item.path} changed, or its mask is gone, and later frames carry its "
+                    "context. Pass --overwrite to start anew."
+                )
+            if is_done:
                 skipped += 1
+                may_skip = start is None or name != start[0]
             else:
                 yield frame
 
@@ -239,9 +266,28 @@ def write_masks(
             journal.add(one.item, (one.image.shape[0], one.image.shape[1]), one.stamp)
             written += 1
             progress(written + skipped)
+            if one.context is not None and written - saved >= SAVE_EVERY:
+                saved = written
+                _write_context(journal, one.item.name, one.context)
     except KeyboardInterrupt:
         if not frames.is_live:
             raise
     if written + skipped == 0:
         raise OSError("no frame could be read. Is the video whole?")
     return written, skipped
+
+
+def _write_context(journal: Journal, name: str, context: Context) -> None:
+    buffer = io.BytesIO()
+    np.savez(buffer, frame=np.array(name), **context)
+    write_file(journal.folder / CONTEXT, buffer.getvalue())
+
+
+def _read_context(journal: Journal) -> tuple[str, Context] | None:
+    """The last frame and what is carried after it; None where there is none, or a damaged one."""
+    try:
+        with np.load(journal.folder / CONTEXT, allow_pickle=False) as file:
+            found = {key: file[key] for key in file.files}
+        return str(found.pop("frame")), found
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
