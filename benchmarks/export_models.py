@@ -24,7 +24,7 @@ def measure(name: str, folder: Path, classes: int = 150) -> dict[str, Any]:
     torch.manual_seed(0)
     model = create_model(name, classes, preset="released")
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and module.running_mean is not None and module.running_var is not None:
             nn.init.uniform_(module.running_mean, -0.2, 0.2)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
     written = export(model, folder / f"{name}.onnx")

@@ -279,7 +279,7 @@ def write_masks(
 
 def _write_context(journal: Journal, name: str, context: Context) -> None:
     buffer = io.BytesIO()
-    np.savez(buffer, frame=np.array(name), **context)
+    np.savez(buffer, frame=np.array(name), **context)  # type: ignore[arg-type]  # allow_pickle has another type
     write_file(journal.folder / CONTEXT, buffer.getvalue())
 
 
