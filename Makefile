@@ -11,9 +11,9 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test lint types layers tests browser gpu bench tables pictures format clean
+.PHONY: help demo test test-all lint types layers tests browser gpu bench tables pictures format clean
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "cacseg needs Python >= 3.10; set PYTHON=...")'
@@ -40,6 +40,9 @@ layers: $(SETUP)  ## the direction of imports
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
+
+test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not gpu'
 
 browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
 	@for name in "$$CACSEG_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \
