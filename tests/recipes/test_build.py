@@ -200,7 +200,7 @@ def test_dilations_are_the_recipe_s_or_those_of_the_weights(tmp_path):
     other = make_model(small(root, **deeplab, **{"model.dilations": (2, 4)}).model, data, said.append)
     assert other.arguments["dilations"] == [2, 4]
     assert any(line.startswith("dilations of [2, 4], where the model of") for line in said)
-    named = cacseg.create_model("deeplabv3plus_mobilenetv2", 3, dilations=(1, 2))
+    named = cacseg.create_model("deeplabv3plus_mobilenetv2", 3, dilations=(1, 2), head_channels=16)
     named.save(tmp_path / "named.safetensors")
     apart = {**deeplab, "model.backbone": "mobilenetv2_100", "model.output_stride": 8}
     apart["model.weights"] = str(tmp_path / "named.safetensors")
@@ -226,7 +226,7 @@ def test_dilated_blocks_are_known_by_the_backbone(tmp_path):
     """Whatever the model is called."""
     root, said = make_folder(tmp_path / "data"), []
     data = open_split(small(root).data, "train")
-    named = cacseg.create_model("fcn_mobilenetv2", 3, "plain", dilated_blocks="all", auxiliary=False)
+    named = cacseg.create_model("fcn_mobilenetv2", 3, "plain", dilated_blocks="all", auxiliary=False, head_channels=16)
     named.save(tmp_path / "named.safetensors")
     apart = {"model.name": "fcn", "model.backbone": "mobilenetv2_100", "model.output_stride": 8}
     apart |= {"model.classifier": "plain", "model.auxiliary": False}
@@ -247,7 +247,7 @@ def test_dilated_blocks_of_weights_from_another_stride(tmp_path, stride, theirs,
     """Undilated weights, and those of a network all of whose blocks dilate, read the same where all of them do."""
     root, said = make_folder(tmp_path / "data"), []
     data = open_split(small(root).data, "train")
-    names = {"backbone": "mobilenetv2_035", "dilated_blocks": theirs, "auxiliary": False}
+    names = {"backbone": "mobilenetv2_035", "dilated_blocks": theirs, "auxiliary": False, "head_channels": 16}
     cacseg.create_model("fcn", 3, output_stride=stride, **names).save(tmp_path / "model.safetensors")
     asked = {"model.name": "fcn", "model.backbone": "mobilenetv2_035", "model.auxiliary": False}
     asked |= {"model.output_stride": 8, "model.weights": str(tmp_path / "model.safetensors")}
