@@ -18,18 +18,21 @@ def draw(b=B, spatial=(6, 7), full=(24, 28), seed=0):
     return features, labels
 
 
+SLOW = [(preset, dynamic, "inductor") for preset, dynamic in [("tuned", True), ("tuned", False), ("released", True)]]
+
+
 @pytest.mark.parametrize(
-    ("preset", "dynamic"),
-    [("tuned", True), *(pytest.param(*one, marks=pytest.mark.slow) for one in [("tuned", False), ("released", True)])],
+    ("preset", "dynamic", "backend"),
+    [("tuned", True, "aot_eager"), *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
 )
-def test_training_compiles_without_a_graph_break(preset, dynamic):
+def test_training_compiles_without_a_graph_break(preset, dynamic, backend):
     torch.manual_seed(0)
     classifier, loss = wake(cacseg.ContextAwareClassifier(D, N, preset=preset)), cacseg.ContextLoss(preset)
 
     def step(features, labels):
         return loss(classifier(features, labels), labels)
 
-    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend=backend)
     for b, spatial, full in ((2, (6, 7), (24, 28)), (3, (5, 9), (20, 36)))[: 1 + dynamic]:
         features, labels = draw(b, spatial, full)
         results = []
