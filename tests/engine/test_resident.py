@@ -12,7 +12,7 @@ from cacseg.data import Sample, TrainTransform
 from cacseg.engine import resident as resident_images
 from cacseg.engine.resident import TO_YIQ, Draws, DrawStream, _colours, cut_crops, estimate_bytes, load_pictures
 from cacseg.engine.resident import load_split as load
-from cacseg.engine.stream import MicroBatches, TrainStream, ValidationPictures, collate, index_at, numbers_at
+from cacseg.engine.stream import MicroBatches, Order, TrainStream, ValidationPictures, collate, numbers_at
 from engine_runs import Stripes, run, small_loaders, small_task, whole
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def split():
 
 
 def draws(count=48, seed=3, first_step=0):
-    return next(iter(DrawStream(5, seed, MicroBatches(count, start_step=first_step))))
+    return next(iter(DrawStream(Order(seed, 5), MicroBatches(count, start_step=first_step))))
 
 
 def on_the_host(transform, count=48, seed=3):
@@ -76,10 +76,10 @@ def test_draws_are_a_function_of_seed_and_position():
     whole_batch, parts = draws(12), [draws(4, first_step=step) for step in range(3)]
     assert torch.equal(whole_batch.images, torch.cat([part.images for part in parts]))
     assert torch.equal(whole_batch.numbers, torch.cat([part.numbers for part in parts]))
-    assert whole_batch.images.tolist() == [index_at(3, position, 5) for position in range(12)]
+    assert whole_batch.images.tolist() == list(map(Order(3, 5), range(12)))
     assert not torch.equal(whole_batch.numbers, draws(12, seed=4).numbers)
     assert np.array_equal(numbers_at(3, 7)[0], whole_batch.numbers[7].numpy())
-    shares = [list(islice(DrawStream(5, 3, MicroBatches(4, 1, rank, 2)), 3)) for rank in (0, 1)]
+    shares = [list(islice(DrawStream(Order(3, 5), MicroBatches(4, 1, rank, 2)), 3)) for rank in (0, 1)]
     pairs = [part.numbers for step in zip(*shares, strict=True) for part in step]
     assert torch.equal(torch.cat(pairs), whole_batch.numbers)
 

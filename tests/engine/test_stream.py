@@ -9,15 +9,29 @@ from torch.utils.data import DataLoader
 
 from cacseg.data import Sample
 from cacseg.data.sample import read_sample
-from cacseg.engine.stream import MicroBatches, TrainStream, collate, index_at, share_of_batch
+from cacseg.engine.stream import MicroBatches, Order, TrainStream, collate, share_of_batch
 from engine_runs import Stripes, crop_32
 
 
 def test_an_epoch_is_a_permutation_and_the_next_another():
-    first, second = ([index_at(3, position, 50) for position in range(start, start + 50)] for start in (0, 50))
+    first, second = (list(map(Order(3, 50), range(start, start + 50))) for start in (0, 50))
     assert sorted(first) == sorted(second) == list(range(50))
     assert first != second
-    assert first != [index_at(4, position, 50) for position in range(50)]
+    assert first != list(map(Order(4, 50), range(50)))
+
+
+def test_with_weights_an_epoch_shows_images_in_proportion():
+    """Each the whole number below or above its expected times, whoever asks first for which position."""
+    weights = np.array([1.0, 1.0, 3.0, 0.5, 1.0, 2.0, 1.0, 1.5])
+    expected = weights * 8 / weights.sum()
+    order = Order(3, 8, weights)
+    epochs = [[order(position) for position in range(start, start + 8)] for start in range(0, 8 * 1000, 8)]
+    for epoch in epochs:
+        assert (np.abs(np.bincount(epoch, minlength=8) - expected) < 1.0).all()
+    np.testing.assert_allclose(np.bincount(np.concatenate(epochs), minlength=8) / 1000, expected, atol=0.05)
+    assert len({tuple(epoch) for epoch in epochs}) > 950
+    backwards = Order(3, 8, weights)
+    assert [backwards(position) for position in reversed(range(40))][::-1] == [order(place) for place in range(40)]
 
 
 @pytest.mark.parametrize(("accumulate", "world_size"), [(1, 1), (1, 4), (2, 2), (4, 1)])

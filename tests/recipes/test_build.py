@@ -81,6 +81,29 @@ def test_resuming_asks_for_the_same_run(tmp_path):
     assert (tmp_path / "run" / "config.json").read_bytes() == before
 
 
+def test_classes_are_balanced_by_the_training_images(tmp_path):
+    """The third class is in one of three images: class weights stand in config.json, resuming takes them from there."""
+    root = make_folder(tmp_path / "data")
+    for index in (0, 1):
+        path = root / "labels" / "train" / f"{index}.png"
+        labels = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        cv2.imwrite(str(path), np.where(labels == 2, 1, labels))
+    config = small(root, **{"data.balance": 0.9, "model.class_weights": "frequency"})
+    said = []
+    run(config, tmp_path / "run", recipe="folder", report=said.append, progress=False)
+    shown = "\n".join(said)
+    often = 3 * 0.9**0.5 * 3**0.5 / (2 + 0.9**0.5 * 3**0.5)
+    assert f"{often:.2f} times an epoch (data.balance=0.9); 1 classes" in shown
+    assert "less than 90% of the images: sky" in shown
+    kept = read_config(tmp_path / "run").config
+    assert len(kept.model.class_weights) == 3
+    assert cacseg.load(tmp_path / "run" / "last.safetensors").class_weights.tolist() == pytest.approx(
+        kept.model.class_weights
+    )
+    (tmp_path / "run" / "last.ckpt").unlink()
+    assert quiet(config, tmp_path / "run", resume=True).step == 2
+
+
 def test_a_resumed_run_does_not_need_the_files_it_started_from(tmp_path):
     root = make_folder(tmp_path / "data")
     quiet(small(root), tmp_path / "first")

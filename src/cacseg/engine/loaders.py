@@ -32,6 +32,7 @@ class Loaders(LightningDataModule):
         train_transform, validation_transform: what makes a crop of a sample, and a network's input of an image.
         options: batch, accumulate, seed, workers and scored_train_images are used; the batch must be decided.
         resident: whether all images are kept on the device and cropped there; needs a `TrainTransform`.
+        weights: how often each training image is shown relative to others; None shows all alike.
         report: callback for progress messages.
     """
 
@@ -44,6 +45,7 @@ class Loaders(LightningDataModule):
         options: TrainingOptions,
         *,
         resident: bool = False,
+        weights: npt.NDArray[np.float64] | None = None,
         report: Callable[[str], None] = print,
     ) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ class Loaders(LightningDataModule):
         assert options.batch != "auto"
         self.batch, self.accumulate, self.seed = options.batch, options.accumulate, options.seed
         self.workers = min(options.workers, available_cores())  # how many there are changes nothing but the time
-        self.resident, self.report = resident, report
+        self.resident, self.weights, self.report = resident, weights, report
         count = min(options.scored_train_images, len(train))
         self.sample = sorted({round(place) for place in np.linspace(0, len(train) - 1, count).tolist()})
         self.split: ResidentSplit | None = None
@@ -102,7 +104,7 @@ class Loaders(LightningDataModule):
     def train_dataloader(self) -> DataLoader[Any]:
         batches = self.micro_batches(start_step=self._trainer().global_step)
         if self.resident:
-            draws = DrawStream(len(self.train), self.seed, batches)
+            draws = DrawStream(self.stream.order, batches)
             return DataLoader(draws, batch_size=None, **self._options(workers=0))
         return DataLoader(self.stream, batch_sampler=batches, collate_fn=collate, **self._options(self.workers))
 
@@ -123,7 +125,7 @@ class Loaders(LightningDataModule):
 
     @property
     def stream(self) -> TrainStream:
-        return TrainStream(self.train, self.train_transform, self.seed)
+        return TrainStream(self.train, self.train_transform, self.seed, self.weights)
 
     def first_batch(self, step: int) -> Batch:
         """The first batch of this process at a step, on its device."""
@@ -131,7 +133,7 @@ class Loaders(LightningDataModule):
         if not self.resident:
             crops = [self.stream[position] for position in next(iter(batches))]
             return Batch(*(one.to(device) for one in collate(crops)))
-        draws = next(iter(DrawStream(len(self.train), self.seed, batches)))
+        draws = next(iter(DrawStream(self.stream.order, batches)))
         return self.cut(Draws(*(one.to(device) for one in draws)))
 
     def first_picture(self) -> Picture:

@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, IterableDataset
 from cacseg.data import SegmentationData, TrainTransform
 from cacseg.data.sample import read_sample
 from cacseg.data.transforms import AMOUNTS, COINS, CORNERS, FLIP, HUE, LOOKED_AT, RATIO, TRIES
-from cacseg.engine.stream import Batch, MicroBatches, Picture, index_at, numbers_at
+from cacseg.engine.stream import Batch, MicroBatches, Order, Picture, numbers_at
 from cacseg.functional._precision import no_autocast
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 
@@ -57,13 +57,13 @@ class Draws(NamedTuple):
 class DrawStream(IterableDataset[Draws]):
     """The draws of one process's parts of a batch, endless, from a step on; the same as those of `TrainStream`."""
 
-    def __init__(self, images: int, seed: int, batches: MicroBatches) -> None:
-        self.images, self.seed, self.batches = images, seed, batches
+    def __init__(self, order: Order, batches: MicroBatches) -> None:
+        self.order, self.batches = order, batches
 
     def __iter__(self) -> Iterator[Draws]:
         for positions in self.batches:
-            index = [index_at(self.seed, position, self.images) for position in positions]
-            numbers = numbers_at(self.seed, positions[0], len(positions))
+            index = [self.order(position) for position in positions]
+            numbers = numbers_at(self.order.seed, positions[0], len(positions))
             yield Draws(torch.tensor(index), torch.from_numpy(numbers))
 
 

@@ -40,15 +40,31 @@ class Picture(NamedTuple):
     labels: Tensor  # uint8 [b, H0, W0]
 
 
-@lru_cache(maxsize=2)
-def _epoch_order(seed: int, epoch: int, length: int) -> npt.NDArray[np.int64]:
-    return np.random.default_rng([seed, _ORDER, epoch]).permutation(length)
+class Order:
+    """Which of `length` samples stands at a position: each epoch is a permutation of its own.
 
+    With `weights` an epoch shows each sample in proportion to its weight: the whole number below or above its share of
+    `length`, by systematic sampling.
+    """
 
-def index_at(seed: int, position: int, length: int) -> int:
-    """Which of the `length` samples stands at a position: each epoch is a permutation of its own."""
-    epoch, place = divmod(position, length)
-    return int(_epoch_order(seed, epoch, length)[place])
+    def __init__(self, seed: int, length: int, weights: npt.NDArray[np.float64] | None = None) -> None:
+        self.seed, self.length = seed, length
+        self.ends = None if weights is None else np.cumsum(weights)
+        self.drawn: dict[int, npt.NDArray[np.int64]] = {}  # the epochs asked for last
+
+    def __call__(self, position: int) -> int:
+        epoch, place = divmod(position, self.length)
+        if epoch not in self.drawn:
+            self.drawn = {key: order for key, order in self.drawn.items() if key == epoch - 1}
+            self.drawn[epoch] = self._draw(np.random.default_rng([self.seed, _ORDER, epoch]))
+        return int(self.drawn[epoch][place])
+
+    def _draw(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        if self.ends is None:
+            return generator.permutation(self.length)
+        points = (np.arange(self.length) + generator.random()) / self.length * self.ends[-1]
+        shown = np.minimum(np.searchsorted(self.ends, points, side="right"), self.length - 1)
+        return generator.permutation(shown)
 
 
 @lru_cache(maxsize=2)
@@ -65,14 +81,20 @@ def numbers_at(seed: int, position: int, count: int = 1) -> Numbers:
 class TrainStream(Dataset[Crop]):
     """`stream[position]` reads, transforms and checks one sample."""
 
-    def __init__(self, data: SegmentationData, transform: Transform, seed: int) -> None:
+    def __init__(
+        self,
+        data: SegmentationData,
+        transform: Transform,
+        seed: int,
+        weights: npt.NDArray[np.float64] | None = None,
+    ) -> None:
         self.data = data
         self.transform = transform
         self.seed = seed
+        self.order = Order(seed, len(data), weights)
 
     def __getitem__(self, position: int) -> Crop:
-        index = index_at(self.seed, position, len(self.data))
-        sample = read_sample(self.data, index)
+        sample = read_sample(self.data, self.order(position))
         return self.transform(sample, numbers_at(self.seed, position)[0])
 
 

@@ -13,6 +13,7 @@ import torch
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
 from cacseg.data.sample import FaultyDataError
 from cacseg.engine._lightning import is_first_process
+from cacseg.engine.balance import Weights, balance, count_classes, frequency_weights
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
 from cacseg.engine.inference import Inference
@@ -85,6 +86,7 @@ def _run(
     if saved is None:
         check_foreground(train_data)
     seed_all(config.training.seed)
+    config, weights = by_frequency(config, train_data, report)
     if saved is None:
         model = make_model(config.model, train_data, report)
         report(describe(config.model, model))
@@ -114,13 +116,30 @@ def _run(
             config.training,
             Inference(window=config.data.window, stride=config.data.stride),
         ),
-        make_loaders(config, train_data, validation_data, report),
+        make_loaders(config, train_data, validation_data, report, weights),
         folder,
         resume=resume,
         passed=begin if saved is None else None,
         report=report,
         progress=progress,
     )
+
+
+def by_frequency(
+    config: Config, data: SegmentationData, report: Callable[[str], None]
+) -> tuple[Config, Weights | None]:
+    """The configuration with numbers in place of class weights by frequency, and how often each image is shown."""
+    threshold, asked = config.data.balance, config.model.class_weights == "frequency"
+    if threshold is None and not asked:
+        return config, None
+    report(f"counting the classes of {len(data)} training images (data.balance, model.class_weights)")
+    counts = count_classes(data)
+    if asked:
+        found = frequency_weights(counts)
+        listed = ", ".join(f"{name} {one:g}" for name, one in zip(data.class_names, found, strict=True))
+        report(f"class weights by frequency: {listed}")
+        config = change(config, {"model.class_weights": found})
+    return config, None if threshold is None else balance(data, counts, threshold, report)
 
 
 def decide(
@@ -231,10 +250,20 @@ def make_loaders(
     train_data: SegmentationData,
     validation_data: SegmentationData,
     report: Callable[[str], None] = print,
+    weights: Weights | None = None,
 ) -> Loaders:
     data = config.data
     settings = {field.name: getattr(data, field.name) for field in fields(TrainTransform)}  # by the same names
     transform = TrainTransform(**{**settings, "ignore_index": train_data.ignore_index})
     validated = TestTransform(scale=data.val_scale)
     resident = data.resident is True
-    return Loaders(train_data, validation_data, transform, validated, config.training, resident=resident, report=report)
+    return Loaders(
+        train_data,
+        validation_data,
+        transform,
+        validated,
+        config.training,
+        resident=resident,
+        weights=weights,
+        report=report,
+    )

@@ -285,6 +285,7 @@ def check_runs(plan: Sequence[Run]) -> None:
                 made.add((data, model))
                 with warnings.catch_warnings():  # the runs will tell
                     warnings.simplefilter("ignore")
-                    make_model(run.config.model, opened[data], lambda text: None)
+                    known = {} if run.config.model.class_weights != "frequency" else {"class_weights": None}
+                    make_model(run.config.model.model_copy(update=known), opened[data], lambda text: None)
         except (ValueError, TypeError, OSError) as error:
             raise ValueError(f"{run.name}: {error}") from error

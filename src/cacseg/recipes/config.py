@@ -84,8 +84,8 @@ class ModelConfig(Section):
     """Of MobileNetV2; auto: those of model.weights, else all at a stride of 8 and the first at 16."""
     dilations: Dilations | None = None
     """Of deeplabv3plus alone; none: those of model.weights, else 12,24,36."""
-    class_weights: tuple[NotNegative, ...] | None = None
-    """A weight in every cross-entropy for each class; none: all 1."""
+    class_weights: tuple[NotNegative, ...] | Literal["frequency"] | None = None
+    """A weight in every cross-entropy for each class; frequency: the median frequency over its own; none: all 1."""
     label_smoothing: Share = 0.0
     """Of every cross-entropy, a share."""
     classifier_arguments: dict[str, Any] = Field(default={})
@@ -123,6 +123,8 @@ class DataConfig(Section):
     """Long and short side that images are fitted into, in pixels; none: as they are."""
     ratios: Ratios = (0.5, 2.0)
     """Least and largest random scaling of an image before it is cropped."""
+    balance: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Show images with classes that less than this share of the images have more often, e.g. 0.1; none: all alike."""
     max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
     """Largest share of a crop's labelled pixels that one class may have, tried ten times; 1: any crop."""
     flip: Share = 0.5

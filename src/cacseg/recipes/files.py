@@ -16,8 +16,13 @@ from cacseg.recipes.config import Config, change, flat, validated
 CONFIG = "config.json"
 FORMAT = "cacseg run 1"
 
-# Settings whose "auto" is decided when a run starts. The decision stands in config.json.
-DECIDED = ("data.resident", "training.graph", "training.batch")
+# Settings that a run decides when it starts, and the word that asks for it. The decision stands in config.json.
+DECIDED = {
+    "data.resident": "auto",
+    "training.graph": "auto",
+    "training.batch": "auto",
+    "model.class_weights": "frequency",
+}
 
 # Settings that may differ when a run is resumed: they change when and where things happen, not what is learnt. Files
 # that a run started from are not read again.
@@ -103,16 +108,16 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
 
 
 def differences(before: Config, now: Config) -> list[str]:
-    """The settings that a resumed run may not change, with both values; "auto" is what the run has decided."""
+    """The settings that a resumed run may not change, with both values; "auto" and the like are what it has decided."""
     first, second = dict(flat(before)), dict(flat(now))
     return [
         f"{key} was {first[key]!r}, now {second[key]!r}"
         for key in first
-        if key not in RESUMABLE_CHANGES and first[key] != second[key] and not (key in DECIDED and second[key] == "auto")
+        if key not in RESUMABLE_CHANGES and first[key] != second[key] and second[key] != DECIDED.get(key, object)
     ]
 
 
 def keep_decisions(config: Config, before: Config) -> Config:
     """The configuration of a resumed run with what the run has decided."""
     known, wanted = dict(flat(before)), dict(flat(config))
-    return change(config, {key: known[key] for key in DECIDED if wanted[key] == "auto"})
+    return change(config, {key: known[key] for key, word in DECIDED.items() if wanted[key] == word})
