@@ -131,8 +131,9 @@ def test_confusions_are_summed_over_seeds():
 
 def test_one_point_makes_no_chart():
     measured = metrics(outputs=("plain",)).query("step == 10")
-    tags = parsed(make_page(Report("one", [record(scored=scores(), measured=measured)])))
-    assert not [tag for tag, _ in tags.all if tag == "svg"]
+    page = make_page(Report("one", [record(scored=scores(), measured=measured)]))
+    assert not [tag for tag, _ in parsed(page).all if tag == "svg"]
+    assert re.search(r'id="curves">.*No curve of mIoU and of the losses', page)
 
 
 def test_time_and_memory_of_a_single_run():

@@ -240,6 +240,11 @@ def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str
     if losses:
         key = legend(arms) if len(arms) > 1 else ""
         parts.append(f'<h3>Loss terms</h3>{key}<div class="charts">{losses}</div>')
+    undrawn = [
+        what for what, there, drawn in (("mIoU", every, scores), ("the losses", terms, losses)) if there and not drawn
+    ]
+    if undrawn:
+        parts.append(f"<p>No curve of {' and of '.join(undrawn)}: one needs two points, metrics.csv has one.</p>")
     return "".join(parts)
 
 
