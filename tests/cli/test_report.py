@@ -70,6 +70,23 @@ def test_what_a_run_on_the_cpu_tells(runs):
     assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(found["date"])) < timedelta(hours=1)
 
 
+def test_images_are_predicted_in_the_precision_of_the_run(runs, run, tmp_path, monkeypatch):
+    seen = []
+
+    def examine(subjects, data, **options):
+        seen.extend(subjects)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("cacseg.reports.strips.examine", examine)
+    folder = shutil.copytree(runs / "context", tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    for precision in ("bf16", "tf32", "fp16"):
+        config["config"]["training"]["precision"] = precision
+        (folder / "config.json").write_text(json.dumps(config))
+        assert run("report", folder, "--device", "cpu").code == 0
+    assert [one.precision for one in seen] == ["bf16", "fp32", "fp32"]  # a CPU has neither of the others
+
+
 def test_another_kind_of_file_is_refused(runs, run, tmp_path):
     done = run("report", runs / "plain", "-o", tmp_path / "page.pdf")
     assert done.code == 2

@@ -36,6 +36,7 @@ class RunFolder(NamedTuple):
     validation: DataConfig | None
     inference: Inference
     scale: Scale | None
+    precision: str  # of inference: "fp32", "bf16", "fp16"
     missing: list[str]  # in words
 
 
@@ -88,6 +89,7 @@ def _read_run(folder: Path) -> RunFolder:
         config.data,
         inference,
         config.data.val_scale,
+        "fp32" if config.training.precision == "tf32" else config.training.precision,
         missing,
     )
 
@@ -126,6 +128,7 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
         validation,
         Inference(**values),
         None if scale is None else (scale[0], scale[1]),
+        str(content.get("precision", "fp32")),
         missing,
     )
 
