@@ -17,7 +17,7 @@ from made_reports import large_page, record
 from test_cli_train import settings
 
 SMALL = {"data.size": [64, 64], "data.length": 8, "training.scored_train_images": 2}
-READY = 10.0  # seconds that a large report may take on a busy machine; it takes about one on an idle one
+READY = 2.0  # seconds in which a large report opens
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +143,16 @@ def test_the_pointer_tells_values_of_curves_and_confusions(page, reports):
         assert names[column] in second
 
 
-@pytest.mark.slow
-def test_a_report_of_150_classes_and_2000_images_opens_at_once(page, tmp_path, screenshot, capsys):
+def test_a_report_of_150_classes_and_2000_images_opens_in_two_seconds(page, tmp_path, screenshot, capsys):
     (tmp_path / "large.html").write_text(large_page())
     assert (tmp_path / "large.html").stat().st_size < 20e6
-    start = time.perf_counter()
-    page.goto((tmp_path / "large.html").as_uri(), wait_until="load")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # drawn
-    seconds = time.perf_counter() - start
+    taken = []
+    for _ in range(3):  # the quickest: others may use the machine
+        start = time.perf_counter()
+        page.goto((tmp_path / "large.html").as_uri(), wait_until="load")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # drawn
+        taken.append(time.perf_counter() - start)
+    seconds = min(taken)
     with capsys.disabled():
         size = (tmp_path / "large.html").stat().st_size / 1e6
         print(f"\nreport of 150 classes and 2,000 images: {size:.1f} MB, opened and drawn in {seconds:.2f} s")
