@@ -197,6 +197,30 @@ def test_folders_of_something_else(run, tmp_path, content):
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize("content", ['{"finished": true}', '{"finished": true, "splits": {"val": {}}}', "[]"])
+def test_a_run_with_broken_scores_gets_one_line(runs, run, tmp_path, content):
+    folder = shutil.copytree(runs / "plain", tmp_path / "run")
+    (folder / "scores.json").write_text(content)
+    done = run("report", folder, "--images", 0)
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert str(folder / "scores.json") in line
+
+
+@pytest.mark.parametrize("command", ["figures", "app"])
+def test_folders_without_weights_say_what_to_do(runs, run, tmp_path, command):
+    folder = shutil.copytree(runs / "plain", tmp_path / "begun", ignore=shutil.ignore_patterns("*.safetensors"))
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(runs / "plain", tmp_path / "comparison" / "runs" / "plain-2-0")
+    remedies = {folder: "--resume", tmp_path / "empty": "save_pretrained", tmp_path / "comparison": "runs/plain-2-0"}
+    for path, remedy in remedies.items():
+        done = run(command, path)
+        assert done.code == 2
+        (line,) = done.err.splitlines()
+        assert str(path) in line
+        assert remedy in line
+
+
 def test_a_folder_that_does_not_exist_is_not_made(run, tmp_path):
     done = run("report", tmp_path / "nothing")
     assert done.code == 2

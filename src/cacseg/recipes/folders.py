@@ -13,7 +13,7 @@ import pandas as pd
 
 from cacseg.engine.inference import Inference, Scale, Tiling
 from cacseg.engine.log import METRICS
-from cacseg.engine.scores import Scores, scores_of_evaluation
+from cacseg.engine.scores import Scores, score_rows, scores_of_evaluation
 from cacseg.models.saved import BEST, LAST
 from cacseg.recipes.compare import FILE, SCORES, describe
 from cacseg.recipes.config import Config, DataConfig, flat
@@ -67,6 +67,8 @@ def _read_run(folder: Path) -> RunFolder:
     recipe, config, _ = read_config(folder)
     scores, metrics = _read_json(folder / SCORES), read_metrics(folder / METRICS)
     missing = []
+    if scores is not None:
+        score_rows({}, scores)  # an error here names the file
     if scores is None:
         missing.append(f"There are no scores: {folder / SCORES} is written by the first validation.")
     elif not scores["finished"]:
