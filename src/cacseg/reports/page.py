@@ -256,12 +256,12 @@ def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str
             }
         else:
             owned = lines(f"{split}/mean_iou", 100.0)
-            named = {f"mIoU, {name}, {words}": lines(f"{split}/{name}_mean_iou", 100.0) for name in outputs}
-            repeated = [title for title, one in named.items() if _within(one, owned)]
-            if not any(len(named[title]) == len(owned) for title in repeated):  # else the name says more than "own"
+            by_output = {f"mIoU, {name}, {words}": lines(f"{split}/{name}_mean_iou", 100.0) for name in outputs}
+            repeated = [title for title, one in by_output.items() if _within(one, owned)]
+            if not any(len(by_output[title]) == len(owned) for title in repeated):  # else the name says more than "own"
                 panels[f"mIoU, own output, {words}"] = owned
-                named = {title: one for title, one in named.items() if title not in repeated}
-            panels |= named
+                by_output = {title: one for title, one in by_output.items() if title not in repeated}
+            panels |= by_output
     every = [line for one in panels.values() for line in one.values()]
     scores = "".join(curves(title, one, extent(every)) for title, one in panels.items()) if every else ""
     terms = [name for name in columns if name.startswith("loss/")]
