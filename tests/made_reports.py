@@ -1,7 +1,10 @@
 """Reports of made-up scores for tests, one of them as large as ADE20K's."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 
 from cacseg.data import Sample
@@ -13,6 +16,11 @@ from compare_runs import scores
 from distributed_evaluation import small_model
 
 CLASSES, IMAGES = 150, 2000
+
+
+def _noisy_masks(model, image, names, **how):
+    numbers = np.random.default_rng(int(image[0, 0, 0]))
+    return [numbers.integers(0, CLASSES, (12, 16), np.uint8).repeat(20, 0).repeat(20, 1) for _ in names]
 
 
 def record(arm="plain", seed=0, scored=None, measured=None, steps=10):
@@ -38,8 +46,9 @@ class Noise:
         return Sample(numbers.integers(0, 256, (240, 320, 3), np.uint8), labels)
 
 
+@cache
 def large_page():
-    """A run of 20,000 steps; pictures of noise, which no file is larger with."""
+    """A run of 20,000 steps; pictures and masks of noise, which no file is larger with."""
     generator, data = torch.Generator().manual_seed(0), Noise()
     counts = torch.randint(0, 1000, (2, CLASSES, CLASSES), generator=generator)
     hits = torch.randint(0, 50, (IMAGES, 2, CLASSES), generator=generator)
@@ -50,7 +59,9 @@ def large_page():
     )
     found = Evaluation(data.class_names, dict(zip(("plain", "context"), counts, strict=True)), images, "context")
     subject = Subject("run", lambda: small_model(num_classes=CLASSES))
-    seen = examine([subject], data, images=0, device=torch.device("cpu"), evaluations={"run": found})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cacseg.reports.strips.segment_each", _noisy_masks)
+        seen = examine([subject], data, images=0, device=torch.device("cpu"), evaluations={"run": found})
     iou = torch.rand(CLASSES, generator=generator).tolist()
     scored = scores("context", iou=iou, labelled=[1000] * CLASSES, plain=iou, oracle=iou, train=True)
     scored["splits"]["val"]["images"] = IMAGES

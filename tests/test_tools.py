@@ -1,4 +1,4 @@
-"""The measuring scripts of benchmarks/ that docs name."""
+"""The scripts of benchmarks/ and tools/ that docs name."""
 
 import importlib.util
 import subprocess
@@ -17,16 +17,29 @@ ROOT = Path(__file__).parents[1]
 SPLITS = ("train", "val")
 
 
-def load(name):
+def load(name, folder="benchmarks"):
     """A script as Python runs it, with the folder of the script on the path."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
+    sys.path.insert(0, str(ROOT / folder))
     try:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / folder / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     finally:
         sys.path.pop(0)
     return module
+
+
+def test_the_pictures_are_of_the_report_that_their_caption_tells_of(tmp_path):
+    pytest.importorskip("playwright.sync_api")
+    script = load("pictures", "tools")
+    assert f"among {script.AMONG} validation images" in (ROOT / "README.md").read_text()
+    assert f"cacseg report runs/pictures --images {script.AMONG}" in (ROOT / "docs" / "figures.md").read_text()
+    page = tmp_path / "report.html"
+    page.write_text(f"Chosen among {script.AMONG} of the 101 images")
+    script.check_report(page)
+    page.write_text("Chosen among all 101 images")
+    with pytest.raises(SystemExit, match=f"--images {script.AMONG}"):
+        script.check_report(page)
 
 
 @pytest.mark.parametrize("form", ["converted", "converted, native", "patches"])

@@ -26,6 +26,7 @@ OUTPUT = Path(__file__).parent.parent / "docs" / "pictures"
 CACSEG = sys.executable, "-m", "cacseg.cli"
 SHOWN = "Largest gains", "Largest losses"  # of each the first strip
 GAP = 8  # pixels between strips
+AMONG = 24  # validation images that the strips were chosen from
 EXAMPLE = 8  # the image in the page of `cacseg app`
 
 
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a context-aware run on CamVid, with its weights")
     parser.add_argument("--data", type=Path, required=True, help="CamVid: images/{train,val}, labels/{train,val}")
     asked = parser.parse_args()
+    check_report(asked.comparison / "report.html")
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         scratch = Path(name)
         call("figures", asked.run, "--root", asked.data, "-o", scratch, "--overwrite", "--images", 12)
@@ -59,6 +61,12 @@ def main() -> None:
             page.locator("#name:not(:empty)").wait_for()
             page.locator("#status:empty").wait_for(state="attached")
             keep("app.jpg", page.screenshot())
+
+
+def check_report(path: Path) -> None:
+    """That the strips are those that README's caption speaks of."""
+    if f"Chosen among {AMONG} of" not in path.read_text(encoding="utf-8"):
+        sys.exit(f"{path} must show images chosen among {AMONG}: run `cacseg report {path.parent} --images {AMONG}`.")
 
 
 def call(*words: object) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,20 @@ def browser():
 @pytest.fixture
 def page(browser):
     """A page that may talk to this machine alone; its errors and what it asks of others fail the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1200}, accept_downloads=True)
+    with _opened(browser, viewport={"width": 1280, "height": 1200}, accept_downloads=True) as page:
+        yield page
+
+
+@pytest.fixture
+def phone(browser):
+    """The same with fingers in place of a mouse."""
+    with _opened(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
+        yield page
+
+
+@contextmanager
+def _opened(browser, **options):
+    context = browser.new_context(**options)
     page = context.new_page()
     page.set_default_timeout(15_000)
     wrong = []

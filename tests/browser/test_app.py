@@ -115,6 +115,75 @@ def test_an_image_from_upload_to_mask(page, url, expected, screenshot, tmp_path,
             assert np.array_equal(np.asarray(ours), np.asarray(theirs))
 
 
+def divider(page):
+    return float(page.locator("#divider").evaluate("one => one.style.left").removesuffix("%"))
+
+
+def test_the_slider_follows_a_dragging_mouse(page, url):
+    page.goto(url)
+    choose(page, "photo.png", encode(noise(60, 90)))
+    shows(page, "photo.png")
+    box = page.locator("#picture").bounding_box()
+
+    def move(share):
+        page.mouse.move(box["x"] + share * box["width"], box["y"] + 0.4 * box["height"], steps=3)
+
+    move(0.5)
+    move(0.9)
+    assert divider(page) == 50.0  # no button is down
+    page.mouse.down()
+    for share in (0.9, 0.7, 0.25):
+        move(share)
+        assert divider(page) == pytest.approx(100 * share, abs=0.6)
+        assert page.locator("#split").input_value() == f"{divider(page):g}"
+    move(1.2)  # beyond the edge, still held
+    assert divider(page) == 100.0
+    move(0.3)
+    page.mouse.up()
+    move(0.8)
+    assert divider(page) == pytest.approx(30.0, abs=0.6)
+
+
+def test_the_slider_follows_a_finger(phone, url):
+    phone.goto(url)
+    phone.locator("#example-list button").first.tap()
+    shows(phone, "first")
+    picture = phone.locator("#picture")
+    picture.scroll_into_view_if_needed()
+    box, device = picture.bounding_box(), phone.context.new_cdp_session(phone)
+
+    def touch(kind, *shares):
+        places = [{"x": box["x"] + one * box["width"], "y": box["y"] + 0.5 * box["height"]} for one in shares]
+        device.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", 0.5)
+    for share in (0.6, 0.7, 0.8):
+        touch("touchMove", share)
+    touch("touchEnd")
+    assert divider(phone) == pytest.approx(80.0, abs=1.0)
+    assert phone.locator("#reading [data-output=plain]").count() == 1
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_files_that_are_dropped(page, url):
+    page.goto(url)
+    files = [("one.png", encode(noise(20, 30))), ("two.png", encode(noise(20, 31))), ("text.png", b"no picture")]
+    script = """files => {
+        const transfer = new DataTransfer();
+        for (const [name, bytes] of files)
+            transfer.items.add(new File([new Uint8Array(bytes)], name, {type: "image/png"}));
+        return transfer;
+    }"""
+    transfer = page.evaluate_handle(script, [[name, list(content)] for name, content in files])
+    page.locator("#drop").dispatch_event("dragover", {"dataTransfer": transfer})
+    assert "over" in page.locator("#drop").get_attribute("class").split()
+    page.locator("#drop").dispatch_event("drop", {"dataTransfer": transfer})
+    assert "over" not in page.locator("#drop").get_attribute("class").split()
+    page.locator("#problems li", has_text="text.png").wait_for()
+    shows(page, "two.png")
+    assert page.locator("#history-list button").count() == 2
+
+
 def test_views_of_confidence_entropy_and_changes(page, url, expected):
     image, found = expected
     plain, context = (found.answers[output].mask for output in ("plain", "context"))

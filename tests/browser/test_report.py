@@ -9,14 +9,15 @@ import torch
 
 from cacseg.data import Sample
 from cacseg.reports.page import Report, make_page
-from cacseg.reports.strips import Subject, examine
+from cacseg.reports.strips import Cell, Examination, Strip, Subject, data_uri, examine
+from cacseg.runtime.colours import jpeg
 from command_line import Silent, run
 from distributed_evaluation import small_model
 from made_reports import large_page, record
 from test_cli_train import settings
 
 SMALL = {"data.size": [64, 64], "data.length": 8, "training.scored_train_images": 2}
-READY = 10.0  # seconds that a large report may take on a busy machine; it takes about one on an idle one
+READY = 2.0  # seconds in which a large report opens
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,30 @@ def test_a_report_opens_without_a_network(page, reports, screenshot, name, width
     behind, words = background(page)
     assert (behind > 200 and words < 80) if scheme == "light" else (behind < 40 and words > 200)
     screenshot(f"report_{name}_{scheme}_{width}", full_page=True)
+
+
+def test_a_phone_shows_the_first_strip_of_a_kind_and_whole_tables(page, reports, tmp_path):
+    picture = data_uri(jpeg(np.zeros((48, 64, 3), np.uint8)), "jpeg")
+    seen = Examination(
+        {"Best": [Strip("one", [Cell("image", "", picture)])] * 3}, {"sky": (1, 2, 3)}, 3, 3, "grass val"
+    )
+    (tmp_path / "page.html").write_text(make_page(Report("strips", [record()], seen)))
+    page.goto((tmp_path / "page.html").as_uri())
+    shown = "all => all.filter((one) => one.checkVisibility()).length"
+    assert page.locator(".strip").evaluate_all(shown) == 3
+    assert not page.locator(".rest > summary").is_visible()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator(".rest:not([open])").wait_for()
+    assert page.locator(".strip").evaluate_all(shown) == 1
+    page.locator(".rest > summary").click()
+    assert page.locator(".strip").evaluate_all(shown) == 3
+    page.goto((reports / "two.html").as_uri())
+    cells = (
+        page.locator("#differences .turned")
+        .first.locator("td")
+        .evaluate_all("all => Math.max(...all.map((one) => one.getBoundingClientRect().right))")
+    )
+    assert cells <= 390  # an arm is a column
 
 
 def test_the_second_of_two_runs_is_compared_with_the_first(page, reports):
@@ -118,14 +143,16 @@ def test_the_pointer_tells_values_of_curves_and_confusions(page, reports):
         assert names[column] in second
 
 
-@pytest.mark.slow
-def test_a_report_of_150_classes_and_2000_images_opens_at_once(page, tmp_path, screenshot, capsys):
+def test_a_report_of_150_classes_and_2000_images_opens_in_two_seconds(page, tmp_path, screenshot, capsys):
     (tmp_path / "large.html").write_text(large_page())
     assert (tmp_path / "large.html").stat().st_size < 20e6
-    start = time.perf_counter()
-    page.goto((tmp_path / "large.html").as_uri(), wait_until="load")
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # drawn
-    seconds = time.perf_counter() - start
+    taken = []
+    for _ in range(3):  # the quickest: others may use the machine
+        start = time.perf_counter()
+        page.goto((tmp_path / "large.html").as_uri(), wait_until="load")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")  # drawn
+        taken.append(time.perf_counter() - start)
+    seconds = min(taken)
     with capsys.disabled():
         size = (tmp_path / "large.html").stat().st_size / 1e6
         print(f"\nreport of 150 classes and 2,000 images: {size:.1f} MB, opened and drawn in {seconds:.2f} s")

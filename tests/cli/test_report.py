@@ -70,6 +70,23 @@ def test_what_a_run_on_the_cpu_tells(runs):
     assert abs(datetime.now(timezone.utc) - datetime.fromisoformat(found["date"])) < timedelta(hours=1)
 
 
+def test_images_are_predicted_in_the_precision_of_the_run(runs, run, tmp_path, monkeypatch):
+    seen = []
+
+    def examine(subjects, data, **options):
+        seen.extend(subjects)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("cacseg.reports.strips.examine", examine)
+    folder = shutil.copytree(runs / "context", tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    for precision in ("bf16", "tf32", "fp16"):
+        config["config"]["training"]["precision"] = precision
+        (folder / "config.json").write_text(json.dumps(config))
+        assert run("report", folder, "--device", "cpu").code == 0
+    assert [one.precision for one in seen] == ["bf16", "fp32", "fp32"]  # a CPU has neither of the others
+
+
 def test_another_kind_of_file_is_refused(runs, run, tmp_path):
     done = run("report", runs / "plain", "-o", tmp_path / "page.pdf")
     assert done.code == 2
@@ -178,6 +195,30 @@ def test_folders_of_something_else(run, tmp_path, content):
     assert done.code == 2
     assert str(tmp_path) in done.err
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("content", ['{"finished": true}', '{"finished": true, "splits": {"val": {}}}', "[]"])
+def test_a_run_with_broken_scores_gets_one_line(runs, run, tmp_path, content):
+    folder = shutil.copytree(runs / "plain", tmp_path / "run")
+    (folder / "scores.json").write_text(content)
+    done = run("report", folder, "--images", 0)
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert str(folder / "scores.json") in line
+
+
+@pytest.mark.parametrize("command", ["figures", "app"])
+def test_folders_without_weights_say_what_to_do(runs, run, tmp_path, command):
+    folder = shutil.copytree(runs / "plain", tmp_path / "begun", ignore=shutil.ignore_patterns("*.safetensors"))
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(runs / "plain", tmp_path / "comparison" / "runs" / "plain-2-0")
+    remedies = {folder: "--resume", tmp_path / "empty": "save_pretrained", tmp_path / "comparison": "runs/plain-2-0"}
+    for path, remedy in remedies.items():
+        done = run(command, path)
+        assert done.code == 2
+        (line,) = done.err.splitlines()
+        assert str(path) in line
+        assert remedy in line
 
 
 def test_a_folder_that_does_not_exist_is_not_made(run, tmp_path):

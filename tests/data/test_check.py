@@ -9,6 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import data_trees as trees
+import label_trees
 from cacseg.cli import app, main
 from cacseg.data import open_data
 from cacseg.data.check import _check_pair, check_data, guess_name
@@ -16,6 +17,9 @@ from cacseg.data.check_sheet import NO_CLASS, list_faults
 from cacseg.data.class_list import builtin_classes, parse_classes
 from cacseg.data.layout import Rules
 from cacseg.data.open import open_layout, open_split
+from cacseg.data.sample import FaultyDataError
+from cacseg.recipes.config import DataConfig
+from cacseg.recipes.protocol import open_split as open_part
 
 runner = CliRunner()
 
@@ -161,6 +165,43 @@ def test_a_split_that_training_needs_is_missing(split, tmp_path, capfd):
     assert len(answer["missing"]) == 1
     alone = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--split", "extra"])
     assert alone.exit_code == 0, alone.output
+
+
+FLAT = {
+    "coco": lambda root, made: label_trees.coco(root, made, style="label_studio"),
+    "labelme": lambda root, made: label_trees.labelme(root, made, folders=False),
+    "voc": lambda root, made: label_trees.voc(root, made, lists=False),
+    "label_studio": label_trees.label_studio,
+}
+
+
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_check_and_train_agree_on_what_nobody_has_split(make, tmp_path, capfd):
+    made = label_trees.scenes(("train",), count=3)
+    make(tmp_path / "data", made)
+    config = DataConfig(name="folder", root=str(tmp_path / "data"), crop=(8, 8))
+    done = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0"])
+    assert done.exit_code == 1
+    assert "nothing is wrong" not in done.output
+    assert "--set data.val_share=0.2" in " ".join(done.output.split())
+    with pytest.raises(ValueError, match=r"data\.val_share") as refused:
+        open_part(config, "train")
+    assert not isinstance(refused.value, FaultyDataError)  # no way back to the check, which can say no more
+    held_out = config.model_copy(update={"val_share": 0.2})
+    assert sum(len(open_part(held_out, split)) for split in ("train", "val")) == 3
+    machine = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--json"])
+    answer = json.loads(machine.stdout)
+    assert (answer["ok"], answer["unsplit"]) == (False, True)
+    asked = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "--split", "all", "--json"])
+    assert asked.exit_code == 0
+    assert json.loads(asked.stdout)["ok"] is True
+
+
+def test_one_image_cannot_be_split(tmp_path):
+    label_trees.labelme(tmp_path, label_trees.scenes(("all",), count=1), folders=False)
+    assert len(check_data("folder", tmp_path, workers=0, sheet_rows=0).problems) == 1
+    with pytest.raises(ValueError, match="2 images"):
+        open_part(DataConfig(name="folder", root=str(tmp_path), crop=(8, 8), val_share=0.2), "train")
 
 
 CAMVID = builtin_classes("camvid")

@@ -81,7 +81,7 @@ def test_nothing_is_split(make, tmp_path):
     report = check_data("folder", tmp_path, workers=0, sheet_rows=0)
     assert [(one.split, one.images) for one in report.splits] == [("all", 3)]
     assert report.problems == []
-    assert any("val_share" in note for note in report.notes)
+    assert "data.val_share" in report.verdict
 
 
 def test_brush_masks_of_label_studio(tmp_path):

@@ -10,6 +10,7 @@ from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import make_loaders, make_model, run
 from cacseg.recipes.files import read_config
+from cacseg.recipes.folders import read_metrics
 from cacseg.recipes.protocol import open_split
 
 SMALL = {
@@ -64,6 +65,14 @@ def test_a_folder_of_one_s_own_trains_and_its_model_loads(tmp_path):
     saved = read_config(tmp_path / "run")
     assert saved.config == change(config, {"data.resident": False, "training.graph": False})  # as it was decided
     assert saved.model_arguments == model.arguments
+
+
+def test_losses_of_a_short_run_make_a_curve(tmp_path):
+    config = small(make_folder(tmp_path / "data"), **{"training.log_every": 50})
+    quiet(config, tmp_path / "run")
+    assert (read_metrics(tmp_path / "run/metrics.csv")["loss/total"].notna()).sum() == 2
+    assert read_config(tmp_path / "run").config.training.log_every == 1
+    assert [config.training.logged_every(steps) for steps in (1, 20, 100, 999, 80_000)] == [1, 1, 5, 49, 50]
 
 
 def test_resuming_asks_for_the_same_run(tmp_path):

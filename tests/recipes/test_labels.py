@@ -68,7 +68,7 @@ def test_camvid_comes_back_and_trains(name, tmp_path):
 
 def test_a_run_on_images_that_nobody_has_split(tmp_path):
     label_trees.labelme(tmp_path / "data", label_trees.scenes(("all",), count=6, size=(40, 48)), folders=False)
-    with pytest.raises(ValueError, match=r"no split 'train'.*There is all"):
+    with pytest.raises(ValueError, match=r"no split 'train'.*data\.val_share"):
         _run(tmp_path / "data", tmp_path / "none", [])
     words = []
     assert _run(tmp_path / "data", tmp_path / "run", words, **{"data.val_share": 0.3}).step == 2

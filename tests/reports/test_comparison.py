@@ -5,7 +5,8 @@ import math
 import pandas as pd
 import pytest
 
-from cacseg.reports.comparison import arm_tables, averaged, class_tables, grouped_classes, own, sentences
+from cacseg.reports.charts import number
+from cacseg.reports.comparison import arm_tables, averaged, class_tables, grouped_classes, own, plus_minus, sentences
 from cacseg.reports.comparison_plots import comparison_pictures
 
 CELL = {"data": "mine", "model": "fcn", "steps": 500}
@@ -43,6 +44,12 @@ def test_means_errors_and_paired_differences():
     assert lines.loc["tuned", "difference"] == 3.0
     assert lines.loc["tuned", "difference_error"] == pytest.approx(1.0 / math.sqrt(3.0))
     assert lines.loc["plain", "difference"] == 0.0
+
+
+def test_zero_has_no_minus():
+    assert [plus_minus(value, sign="+") for value in (-0.04, -0.0, 0.04, -0.06)] == ["+0.0", "+0.0", "+0.0", "-0.1"]
+    assert plus_minus(-0.4, digits=0) == "0"
+    assert [number(value) for value in (-0.04, -0.06, math.nan)] == ["0.0", "-0.1", "-"]
 
 
 def test_seeds_that_the_baseline_lacks_are_not_paired():

@@ -85,6 +85,11 @@ def test_the_title_of_tsne_tells_how_far_rows_moved():
     clusters = [figures.Cluster(f"image {k}", numbers(12, 6), rows[k], sample()) for k in (1, 2)]
     title = figures.tsne_figure("car", 0, clusters, numbers(9, 6), rows[0]).axes[0].get_title()
     assert re.findall(r"mean: (\S+) from.*, (\S+) between", title) == [("1", "1")]
+    assert "hardly differ" not in title
+    near = [one._replace(row=rows[1] + 0.1 * k * rows[2]) for k, one in enumerate(clusters)]
+    figure = figures.tsne_figure("car", 0, near, numbers(9, 6), rows[0])
+    assert "hardly differ" in figure.axes[0].get_title()
+    assert_texts_apart(figure)
 
 
 @pytest.mark.parametrize("n", [2, 11, 60])
@@ -141,7 +146,12 @@ def test_the_class_whose_rows_move_most():
     images, which = choose_class(looked_at(counts * 3, moves * 3), NAMES, 0)
     assert which == 0
     assert len(images) == figures.MOST_CLUSTERS
-    assert sorted(int(one.counts[0]) for one in images) == [50, 50, 50, 99, 99, 99]
+    # Evenly over the sorted names, whatever the number of features: image 0, 1, 10, 11, 2, ..., 9.
+    assert [one.name for one in images] == [f"image {k}" for k in (0, 10, 2, 5, 7, 9)]
+    few, _ = choose_class(looked_at([(5, 50), (3, 50), (0, 50)], [(0.1, 0.2)] * 3), NAMES, 0)
+    assert [one.place for one in few] == [0, 1]  # asked for: a few features do
+    few, _ = choose_class(looked_at([(15, 50), (3, 50), (12, 50)], [(0.1, 0.2)] * 3), NAMES, 0)
+    assert [one.place for one in few] == [0, 2]
     with pytest.raises(TooFewError, match=r"'sky' must be in at least 2 of the 4 looked at; it is in 1.*road, car"):
         choose_class(looked_at(counts, moves), NAMES, 2)
     with pytest.raises(TooFewError, match="no class has 10 features"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cacseg.reports.page import MARK, Report, make_page
-from cacseg.reports.strips import Subject, examine
+from cacseg.reports.strips import Cell, Examination, Strip, Subject, examine
 from compare_runs import scores
 from distributed_evaluation import small_data, small_model
 from made_reports import large_page, record
@@ -131,16 +131,74 @@ def test_confusions_are_summed_over_seeds():
 
 def test_one_point_makes_no_chart():
     measured = metrics(outputs=("plain",)).query("step == 10")
-    tags = parsed(make_page(Report("one", [record(scored=scores(), measured=measured)])))
-    assert not [tag for tag, _ in tags.all if tag == "svg"]
+    page = make_page(Report("one", [record(scored=scores(), measured=measured)]))
+    assert not [tag for tag, _ in parsed(page).all if tag == "svg"]
+    assert re.search(r'id="curves">.*No curve of mIoU and of the losses', page)
 
 
 def test_time_and_memory_of_a_single_run():
     found = {**scores(), "seconds": 4.0, "peak_mib": 512.0, "device": "CPU, 3 cores", "parameters": 1_230_000}
     page = make_page(Report("one", [record(scored=found)]))
-    row = re.search(r'id="time-and-memory".*?<tbody>(.*?)</tbody>', page, re.S)[1]
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
-    assert cells[3:-1] == ["10", "0:00:04", "2.5", "512", "1.23", "CPU, 3 cores"]
+    part = re.search(r'id="time-and-memory".*?</section>', page, re.S)[0]
+    assert "<table" not in part  # a row alone is all the same
+    facts = re.findall(r"<dd>(.*?)</dd>", part)
+    assert facts[3:-1] == ["10", "0:00:04", "2.5", "512", "1.23", "CPU, 3 cores"]
+
+
+def test_what_runs_have_in_common_is_said_once():
+    costs = {"peak_mib": 512.0, "device": "CPU", "parameters": 1_230_000}
+    runs = [record(arm, scored={**scores(), "seconds": of, **costs}) for arm, of in (("plain", 4.0), ("tuned", 5.0))]
+    part = re.search(r'id="time-and-memory".*?</section>', make_page(Report("two", runs)), re.S)[0]
+    assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", part) == ["arm", "time", "steps/s"]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", part) == ["plain", "0:00:04", "2.5", "tuned", "0:00:05", "2.0"]
+    assert part.count("CPU") == 1
+
+
+def test_several_runs_are_described_below_the_title():
+    kinds = {"plain": "plain", "overlap": "plain", "tuned": "context-aware, preset tuned"}
+    schedule = {"schedule": "10 steps of 8 crops of 96x96"}
+    runs = [
+        record(arm, scored=scores("plain" if kind == "plain" else "context", plain=(0.1, 0.2)))._replace(
+            facts={"classifier": kind, **schedule}
+        )
+        for arm, kind in kinds.items()
+    ]
+    page = make_page(Report("three", runs))
+    about = page.partition("</h1>")[2].partition("<main>")[0]
+    assert "tuned: context-aware, preset tuned; 10 steps of 8 crops of 96x96 on grass." in about
+    assert "overlap: plain with the loss for overlap" in about
+    assert page.count("which no prediction has") == 0  # there is no oracle
+    assert page.count("classifiers made for each image") == 1
+    assert make_page(Report("one", runs[:1])).partition("<main>")[0].count("crops of") == 0
+
+
+@pytest.mark.parametrize(
+    ("own", "titles"), [("plain", ["mIoU, plain"]), ("context", ["mIoU, own output", "mIoU, plain"])]
+)
+def test_no_curve_is_drawn_twice(own, titles):
+    """Of two plain runs the own output is plain; beside a context-aware run, context repeats its own output."""
+    runs = [record("first", scored=scores(), measured=metrics())]
+    outputs = ("plain", "context") if own == "context" else ("plain",)
+    measured = metrics(outputs=outputs, own=own)
+    if own == "context":
+        measured["val/context_mean_iou"] += 0.1
+        measured["val/mean_iou"] = measured["val/context_mean_iou"]
+    runs.append(record("second", scored=scores(), measured=measured))
+    tags = parsed(make_page(Report("both", runs)))
+    charts = [one["aria-label"] for tag, one in tags.all if tag == "svg" and "mIoU" in one.get("aria-label", "")]
+    assert charts == [f"{title}, validation images" for title in titles]
+
+
+def test_classes_come_before_strips_and_the_first_strip_of_a_kind_before_the_others():
+    strip = Strip("one", [Cell("image", "", "data:image/png;base64,"), Cell("labels", "", "data:image/png;base64,")])
+    seen = Examination({"Best": [strip] * 3, "Worst": [strip]}, {"sky": (1, 2, 3)}, 4, 4, "grass val")
+    page = make_page(Report("strips", [record(scored=scores())], seen, "last.safetensors"))
+    parsed(page)
+    images = re.search(r'<section id="images".*?</section>', page, re.S)[0]
+    assert images.index("data-classes") < images.index('class="strip"')
+    (rest,) = re.findall(r'<details class="rest" open>(.*?)</details>', images, re.S)
+    assert rest.count('class="strip"') == 2
+    assert images.count('class="strip"') == 4
 
 
 @pytest.mark.slow

@@ -36,6 +36,27 @@ def test_images_are_chosen_for_what_context_changes_then_for_their_scores():
     assert list(plain.values()) == [[2, 0], [1]]  # the worst, then the best; no image twice
 
 
+@pytest.mark.parametrize(("count", "sizes"), [(4, [1, 1, 1, 1]), (5, [2, 1, 1, 1]), (11, [3, 3, 3, 2])])
+def test_few_images_are_shared_out_and_headed_truthfully(count, sizes):
+    """Even ones gain, odd ones lose; the worst image is the one that loses most."""
+    plain = [5] * count
+    context = [6 + k % 4 if k % 2 == 0 else 3 - k % 3 for k in range(count)]
+    chosen = choose_images({"run": evaluation(plain, context)})
+    assert [len(group) for group in chosen.values()] == sizes
+    places = [place for group in chosen.values() for place in group]
+    assert len(set(places)) == len(places)
+    order = np.argsort(context, kind="stable").tolist()
+    for (title, group), whole in zip(list(chosen.items())[2:], (order, order[::-1]), strict=True):
+        of_all = {context[k] for k in group} == {context[k] for k in whole[: len(group)]}
+        assert of_all or title.endswith("of the others")
+    assert "of the others" in list(chosen)[2]  # the worst of all is among those where context hurts
+
+
+def test_images_that_no_other_kind_takes_are_the_worst_of_all():
+    chosen = choose_images({"run": evaluation([1, 5, 9, 7], [1, 5, 9, 7])}, each=1)
+    assert chosen == {"Worst images": [0], "Best images": [2]}
+
+
 def test_images_of_several_models_are_chosen_by_their_differences():
     chosen = choose_images(
         {"first": evaluation([5, 5, 5], output="plain"), "second": evaluation([0, 0, 0], [6, 3, 5])}, each=1

@@ -59,7 +59,7 @@ def check(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files in the output folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Read every file of a data set and say what is wrong. The exit code is 0 when nothing is, else 1.
+    """Read every file of a data set and say what is wrong. The exit code is 0 where `cacseg train` takes it, else 1.
 
     Unpaired files, sizes that differ, labels out of range, files that cannot be read, a missing train or val split; and
     how often each class occurs. The sheets of --output show faulty images first, each with what is wrong.
@@ -97,7 +97,7 @@ def check(
         for path in _write(report, output, overwrite):
             if not as_json:
                 say(f"wrote {path}")
-    if report.problems:
+    if not report.ok:
         raise typer.Exit(1)
 
 
@@ -165,8 +165,7 @@ def _print(report: Report) -> None:
         say(f"  wrong: {problem}")
     for note in report.notes:
         say(f"  note: {note}")
-    count = len(report.problems)
-    say("nothing is wrong." if not count else f"{count} thing{'' if count == 1 else 's'} wrong.")
+    say(report.verdict)
 
 
 def _write(report: Report, folder: Path, overwrite: bool) -> Iterator[Path]:

@@ -215,9 +215,15 @@ def _examine(
     if first.validation is None:
         raise ValueError("nothing says on what the run was validated.")
     change = {} if root is None else {"root": str(root)}
-    data = open_split(first.validation.model_copy(update=change), "val")
+    data, place = open_split(first.validation.model_copy(update=change), "val"), choose_device(device)
     subjects = [
-        Subject(name, lambda weights=run.weights: cacseg.load(weights), run.inference, run.scale)  # type: ignore[misc]
+        Subject(
+            name,
+            lambda weights=run.weights: cacseg.load(weights),  # type: ignore[misc]
+            run.inference,
+            run.scale,
+            "fp32" if place.type == "cpu" and run.precision == "fp16" else run.precision,  # which CPUs are slow in
+        )
         for name, run in runs.items()
     ]
     with progress_bar(visible=messages.is_terminal) as bar:
@@ -226,7 +232,7 @@ def _examine(
             subjects,
             data,
             images=images,
-            device=choose_device(device),
+            device=place,
             batch=batch,
             workers=workers,
             evaluations=evaluations,

@@ -26,6 +26,7 @@ from cacseg.runtime.files import open_files
 
 PIECE = 16  # pairs that go to a process together
 NEEDED = ("train", "val")  # splits of a training run
+NEEDS_SHARE = "there are no splits: `cacseg train` needs --set data.val_share=0.2, which holds a fifth of them out"
 
 
 @dataclass
@@ -52,6 +53,19 @@ class Report:
     splits: list[SplitReport]
     missing: list[str] = field(default_factory=list)  # splits that training needs
     notes: list[str] = field(default_factory=list)  # what is worth knowing and no fault
+    unsplit: bool = False  # only "all" is there: training has to hold images out
+    asked: bool = False  # the splits were named: what training needs beside them is not looked at
+
+    @property
+    def ok(self) -> bool:
+        """Whether `cacseg train` takes the data as they are; of splits that were asked for, whether all is readable."""
+        return not self.problems and (self.asked or not self.unsplit)
+
+    @property
+    def verdict(self) -> str:
+        if count := len(self.problems):
+            return f"{count} thing{'' if count == 1 else 's'} wrong."
+        return f"every file is readable; {NEEDS_SHARE}." if self.unsplit else "nothing is wrong."
 
     @property
     def problems(self) -> list[str]:
@@ -62,8 +76,9 @@ class Report:
         return {
             "name": self.name,
             "root": self.root,
-            "ok": not self.problems,
+            "ok": self.ok,
             "missing": self.missing,
+            "unsplit": self.unsplit,
             "notes": self.notes,
             "classes": [
                 {"name": name, "colour": list(shade)}
@@ -172,9 +187,12 @@ def check_data(
     if not splits:
         seen = np.sum([report.images_with for report in reports], axis=0)
         notes += [f"no image has the class {name!r}." for k, name in enumerate(classes.names) if not seen[k]]
-    if wanted == [ALL]:
-        notes.append("there are no splits: train with --set data.val_share=0.2 to hold out a fifth of the images.")
-    return Report(layout.name, str(root), classes.names, classes.palette, reports, missing, notes)
+    unsplit = wanted == [ALL]
+    if unsplit and reports[0].images == 1:
+        reports[0].problems.append("there are no splits, and holding images out for validation needs 2 or more; got 1.")
+    return Report(
+        layout.name, str(root), classes.names, classes.palette, reports, missing, notes, unsplit, asked=bool(splits)
+    )
 
 
 def _missing(split: str, where: str, layout: Layout) -> str:

@@ -10,7 +10,7 @@ from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
-from cacseg.data.layout import USUAL, Draw, Layout, Listing, Overlap, Pair, Rules, Uncovered
+from cacseg.data.layout import ALL, USUAL, Draw, Layout, Listing, Overlap, Pair, Rules, Uncovered
 from cacseg.data.layouts import LAYOUTS, OWN
 from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
@@ -123,6 +123,11 @@ def open_split(
     there = layout.splits(files, top)
     theirs = there.get(split, split)
     if theirs not in there.values():
+        if list(there) == [ALL]:  # no fault of the files, so nothing that a check would list
+            raise ValueError(
+                f"there is no split {split!r} in {files.where(top)}, whose images are not split. Set "
+                "data.val_share=0.2 to hold a fifth of them out for validation."
+            )
         held = " Hold images out of another with data.val_share=0.2." if split == "val" else ""
         raise FaultyDataError(
             f"there is no split {split!r} in {files.where(top)}. There is {', '.join(there) or 'none'}; "

@@ -113,7 +113,7 @@ class TrainingOptions(Section):
     save_every: Count = 1000
     """Steps from one checkpoint to the next; a validation saves one anyway."""
     log_every: Count = 50
-    """Steps from one line of losses to the next."""
+    """Steps from one line of losses to the next; at most a twentieth of the run, so that short runs have curves."""
     workers: Annotated[int, Field(ge=0)] = 4
     """Processes that read images, for each device, no more than there are cores; 0: none but the run's own."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -124,3 +124,7 @@ class TrainingOptions(Section):
     """Machines that train together."""
     loggers: LoggerNames = ("csv", "tensorboard")
     """Where losses and scores go, words between commas; wandb if it is installed."""
+
+    def logged_every(self, steps: int) -> int:
+        """`log_every` in a run of so many steps."""
+        return max(1, min(self.log_every, steps // 20))

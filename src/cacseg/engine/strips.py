@@ -19,7 +19,6 @@ from cacseg.engine.task import SegmentationTask
 from cacseg.metrics import most_likely
 
 MOST = 4  # images
-SHARE = 0.02  # of the images that this process validates, so of the time that a validation takes
 STRIP, MOVES = "validation", "move of the rows"  # tags
 
 
@@ -27,7 +26,7 @@ class Strips(Callback):
     """After each validation, on rank 0: a strip of each chosen image, and where the model adapts, a histogram.
 
     A strip is input | truth | plain | context | what context changes. The histogram holds 1 - cosine between the plain
-    row and the image's own, of the classes present. Images are taken evenly from the validation split, at least one.
+    row and the image's own, of the classes present. Up to MOST images are taken evenly from the validation split.
     No random number is drawn and no state is kept: a resumed run goes on as it would have.
     """
 
@@ -42,7 +41,7 @@ class Strips(Callback):
         task: Any = pl_module
         loaders: Loaders = trainer.datamodule  # type: ignore[attr-defined]
         if not self.chosen:
-            self.chosen = choose_pictures(loaders, trainer.world_size)
+            self.chosen = choose_pictures(loaders)
         moves: list[Tensor] = []
         for name, picture in self.chosen.items():
             with torch.no_grad(), trainer.precision_plugin.val_step_context():
@@ -57,11 +56,10 @@ class Strips(Callback):
                 writer.add_histogram(MOVES, torch.cat(moves).cpu().numpy(), trainer.global_step)
 
 
-def choose_pictures(loaders: Loaders, world_size: int) -> dict[str, Picture]:
+def choose_pictures(loaders: Loaders) -> dict[str, Picture]:
     """Validation images by their names, taken evenly."""
     data = loaders.validation
-    validated = (len(data) + len(loaders.sample)) / world_size
-    count = min(MOST, len(data), max(1, round(SHARE * validated)))
+    count = min(MOST, len(data))
     indices = [k * len(data) // count for k in range(count)]
     pictures = ValidationPictures(data, loaders.validation_transform, indices)
     return {data.image_name(index): pictures[place] for place, index in enumerate(indices)}

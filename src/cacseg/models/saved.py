@@ -69,10 +69,13 @@ def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
         for name in (BEST, LAST, MODEL):
             if (path / name).is_file():
                 return path / name
-        raise FileNotFoundError(
-            f"{path} is a folder without {BEST}, {LAST} or {MODEL}. Give the folder of a run or of save_pretrained, or "
-            "a file."
-        )
+        if runs := sorted(path.glob(f"runs/*/{BEST}")):  # a comparison
+            remedy = f"Give one of its {len(runs)} runs, e.g. {runs[0].parent}."
+        elif (path / CONFIG).is_file():
+            remedy = "The first validation of a run writes them: `cacseg train --resume` goes on with it."
+        else:
+            remedy = "Give the folder of a run or of save_pretrained, or a file."
+        raise FileNotFoundError(f"{path} is a folder without {BEST}, {LAST} or {MODEL}. {remedy}")
     if not path.exists() and is_hub_name(source):
         return _download_model(str(source), hub)
     if not path.is_file():

@@ -150,7 +150,8 @@ def decide(
     report: Callable[[str], None],
 ) -> Config:
     """The configuration with a value in place of every "auto" that is the run's to decide; config.json keeps them."""
-    device, decided = training_device(config.training), dict[str, Any]()
+    device = training_device(config.training)
+    decided: dict[str, Any] = {"training.log_every": config.training.logged_every(config.schedule.steps)}
     if config.data.resident == "auto":
         decided["data.resident"], words = decide_resident((train_data, validation_data), device)
         report(words)

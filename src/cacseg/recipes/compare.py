@@ -168,7 +168,6 @@ def at_steps(config: Config, steps: int, given: Iterable[str] = (), validations:
     defaults: dict[str, Any] = {
         "schedule.warmup_steps": min(config.schedule.warmup_steps, steps // 10),
         "training.validate_every": -(-steps // validations),
-        "training.log_every": max(1, min(config.training.log_every, steps // 20)),
         "training.loggers": ("csv",),
     }
     chosen = {key: value for key, value in defaults.items() if key not in given}

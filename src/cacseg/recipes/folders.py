@@ -13,7 +13,7 @@ import pandas as pd
 
 from cacseg.engine.inference import Inference, Scale, Tiling
 from cacseg.engine.log import METRICS
-from cacseg.engine.scores import Scores, scores_of_evaluation
+from cacseg.engine.scores import Scores, score_rows, scores_of_evaluation
 from cacseg.models.saved import BEST, LAST
 from cacseg.recipes.compare import FILE, SCORES, describe
 from cacseg.recipes.config import Config, DataConfig, flat
@@ -36,6 +36,7 @@ class RunFolder(NamedTuple):
     validation: DataConfig | None
     inference: Inference
     scale: Scale | None
+    precision: str  # of inference: "fp32", "bf16", "fp16"
     missing: list[str]  # in words
 
 
@@ -66,6 +67,8 @@ def _read_run(folder: Path) -> RunFolder:
     recipe, config, _ = read_config(folder)
     scores, metrics = _read_json(folder / SCORES), read_metrics(folder / METRICS)
     missing = []
+    if scores is not None:
+        score_rows({}, scores)  # an error here names the file
     if scores is None:
         missing.append(f"There are no scores: {folder / SCORES} is written by the first validation.")
     elif not scores["finished"]:
@@ -88,6 +91,7 @@ def _read_run(folder: Path) -> RunFolder:
         config.data,
         inference,
         config.data.val_scale,
+        "fp32" if config.training.precision == "tf32" else config.training.precision,
         missing,
     )
 
@@ -126,6 +130,7 @@ def _read_evaluation(folder: Path, content: Mapping[str, Any]) -> RunFolder:
         validation,
         Inference(**values),
         None if scale is None else (scale[0], scale[1]),
+        str(content.get("precision", "fp32")),
         missing,
     )
 

@@ -218,8 +218,8 @@ def text(words: object) -> str:
 
 
 def number(value: float | None, sign: str = "") -> str:
-    """72.4; a dash where there is none."""
-    return "-" if value is None or math.isnan(value) else f"{value:{sign}.1f}"
+    """72.4; a dash where there is none; no "-0.0"."""
+    return "-" if value is None or math.isnan(value) else f"{round(value, 1) + 0.0:{sign}.1f}"
 
 
 def rounded(value: float) -> float:

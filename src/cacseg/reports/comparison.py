@@ -23,6 +23,13 @@ WORDS = {
 }
 
 
+OUTPUTS = {  # of one model
+    "plain": "one classifier for all images",
+    "context": "classifiers made for each image from what the plain one finds there",
+    "oracle": "classifiers made from the labels of the image, which no prediction has",
+}
+
+
 class TextTable(NamedTuple):
     title: str
     header: list[str]
@@ -65,10 +72,19 @@ def grouped_classes(classes: pd.DataFrame) -> pd.DataFrame:
 
 
 def plus_minus(value: float | None, error: float = math.nan, sign: str = "", digits: int = 1) -> str:
-    """ "+2.3 ± 0.4"; without an error where there is none, empty without a value."""
+    """ "+2.3 ± 0.4"; without an error where there is none, empty without a value; no "-0.0"."""
     if value is None or pd.isna(value):
         return ""
-    return f"{value:{sign}.{digits}f}" + ("" if pd.isna(error) else f" ± {error:.{digits}f}")
+    return f"{round(value, digits) + 0.0:{sign}.{digits}f}" + ("" if pd.isna(error) else f" ± {error:.{digits}f}")
+
+
+def explain_outputs(rows: pd.DataFrame) -> str:
+    """What the outputs are that the rows have; empty where there are none but those of plain models."""
+    there = [name for name in OUTPUTS if name in set(rows["output"])]
+    if there in ([], ["plain"]):
+        return ""
+    listed = "; ".join(f"{name}: {OUTPUTS[name]}" for name in there)
+    return f"{listed}. A model's own output, which it gives when it is called, is context; of a plain model, plain."
 
 
 def arm_tables(results: pd.DataFrame, arms: Sequence[str]) -> list[TextTable]:
@@ -202,7 +218,7 @@ def write_report(folder: Path, found: Any, title: str, pictures: Iterable[tuple[
     lines = [f"# {title}", ""]
     for sentence in sentences(found.results, found.arms):
         lines += [sentence, ""]
-    lines += [*EXPLAINED, ""]
+    lines += [*EXPLAINED, "", *filter(None, [explain_outputs(found.results)]), ""]
     for table in (*arm_tables(found.results, found.arms), *class_tables(found.classes, found.arms, groups=True)):
         lines += [f"## {table.title}", "", *markdown_table(table.header, table.rows), ""]
     for name, content in pictures:
@@ -216,9 +232,8 @@ def write_report(folder: Path, found: Any, title: str, pictures: Iterable[tuple[
 
 EXPLAINED = [
     "Percent. ± is the standard error over seeds; a difference is between runs of one seed, which saw the same crops",
-    "in the same order. Scores are those of the last step on the validation split, by each model's own output. The",
-    "columns plain, context and oracle are outputs of the same models; oracle has seen the labels. train: the own",
-    "output on training images.",
+    "in the same order. Scores are those of the last step on the validation split, by each model's own output; train:",
+    "those of training images.",
 ]
 
 

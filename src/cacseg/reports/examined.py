@@ -13,6 +13,7 @@ from cacseg.reports.strips import Examination, Strip
 from cacseg.runtime.colours import Colour
 
 CONFUSIONS = 25  # rows of the table
+LISTED = 30  # classes of a legend that is open
 
 
 def images_section(seen: Examination, weights: str) -> str:
@@ -24,10 +25,14 @@ def images_section(seen: Examination, weights: str) -> str:
     where = f"Chosen among {among} images of {seen.split}; {weights}. Point at a mask for its classes."
     parts = [f"<p>{text(where)}</p>"]
     parts.append(f'<ul class="legend">{swatches if several else _swatch("wrong", WORSE)}</ul>')
-    for title, strips in seen.groups.items():
-        parts.append(f"<h3>{text(title)}</h3>" + "".join(map(_strip, strips)))
     classes = "".join(_swatch(name, colour) for name, colour in seen.classes.items())
-    parts.append(f'<ul class="legend" data-classes>{classes}</ul>')
+    listed = f'<ul class="legend" data-classes>{classes}</ul>'
+    many = len(seen.classes) > LISTED
+    parts.append(f"<details><summary>{len(seen.classes)} classes</summary>{listed}</details>" if many else listed)
+    for title, strips in seen.groups.items():
+        parts.append(f"<h3>{text(title)}</h3>{_strip(strips[0])}")
+        if rest := "".join(map(_strip, strips[1:])):  # which the script closes on a phone
+            parts.append(f'<details class="rest" open><summary>{len(strips) - 1} more</summary>{rest}</details>')
     return "".join(parts)
 
 

@@ -21,6 +21,7 @@ MARKERS = "osD^vP"
 MOST_CLUSTERS = len(COLOURS)
 DPI = 150
 ABSENT = "0.88"
+ALIKE = 0.05  # of the way from the plain row: rows that are nearer to one another than that hardly differ
 PANEL, APART = np.array([5.5, 3.7]), 0.32  # inches: about the size of t-SNE's panel, the least distance of two rows
 Array = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.uint8]
@@ -118,7 +119,11 @@ def _distances(rows: Array) -> str:
     distances = 1.0 - unit @ unit.T
     words = f"1 - cosine, mean: {distances[0, 1:].mean():.2g} from the plain row to an image's own"
     pairs = np.triu_indices(len(rows) - 1, 1)
-    return words + (f", {distances[1:, 1:][pairs].mean():.2g} between images" if len(rows) > 2 else "")
+    if len(rows) < 3:
+        return words
+    moved, between = distances[0, 1:].mean(), distances[1:, 1:][pairs].mean()
+    alike = "\nthe images' own rows hardly differ from one another" if between < ALIKE * moved else ""
+    return f"{words}, {between:.2g} between images{alike}"
 
 
 def moves_figure(moves: Array, present: npt.NDArray[np.bool_], images: Sequence[str], classes: Sequence[str]) -> Figure:

@@ -19,11 +19,14 @@ from cacseg.reports.charts import Line, class_bars, curves, difference_bars, ext
 from cacseg.reports.comparison import (
     CELL,
     EXPLAINED,
+    OUTPUTS,
+    WORDS,
     arm_tables,
     averaged,
     cell_title,
     class_tables,
     cost_table,
+    explain_outputs,
     own,
     plus_minus,
     sentences,
@@ -91,11 +94,11 @@ def make_page(report: Report) -> str:
     if scored and (confusions := _confusions(report.runs)):
         parts["Confusions"] = confusions
     if scored:
-        costs = cost_table(found.costs)
-        parts["Time and memory"] = html_table(costs.header, costs.rows, words=3)
+        parts["Time and memory"] = _costs(found.costs)
     parts["Settings"] = _settings(report.runs, arms)
     links = "".join(f'<a href="#{_anchor(name)}">{name}</a>' for name in parts)
-    notes = "".join(f'<p class="note">{text(one)}</p>' for one in report.notes)
+    about = f"<p>{text(_describe(report.runs, arms))}</p>" if len(arms) > 1 else ""
+    notes = about + "".join(f'<p class="note">{text(one)}</p>' for one in report.notes)
     body = "".join(f'<section id="{_anchor(name)}"><h2>{name}</h2>{part}</section>' for name, part in parts.items())
     made = f"cacseg {__version__}, {datetime.date.today().isoformat()}"
     template = Template((files("cacseg.reports") / TEMPLATE).read_text(encoding="utf-8"))
@@ -118,6 +121,31 @@ def _tables(runs: Iterable[RunRecord]) -> Tables:
     return Tables(*(one.astype({name: kind for name, kind in numbers.items() if name in one}) for one in tables))
 
 
+def _describe(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
+    """What the arms are, and what is common to them, as far as it is known."""
+    firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
+    kinds = [run.facts.get("classifier", "") for run in firsts]
+    said = []
+    for arm, kind in zip(arms, kinds, strict=True):
+        own_words = WORDS.get(arm, "") if kind == kinds[0] and arm != arms[0] else ""
+        said += [f"{arm}: {own_words or kind.replace('plain', OUTPUTS['plain'])}"] if kind else []
+    schedules = {run.facts.get("schedule", "") for run in runs}
+    schedule = f"{schedules.pop()} " if len(schedules) == 1 else ""
+    return "; ".join([*said, f"{schedule}on {' and '.join(dict.fromkeys(run.cell[0] for run in runs))}"]) + "."
+
+
+def _costs(costs: pd.DataFrame) -> str:
+    """What all runs have in common, then a table of what differs."""
+    table = cost_table(costs)
+    columns = {name: [row[k] for row in table.rows] for k, name in enumerate(table.header)}
+    same = {name: of[0] for name, of in columns.items() if len(set(of)) == 1}
+    facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value or '-')}</dd></div>" for name, value in same.items())
+    shown = [k for k, name in enumerate(table.header) if name not in same]
+    header, rows = [table.header[k] for k in shown], [[row[k] for k in shown] for row in table.rows]
+    words = sum(name in (*CELL[:2], "arm") for name in header)
+    return f'<dl class="facts">{facts}</dl>' + (html_table(header, rows, words) if header else "")
+
+
 def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
     """Of one arm: the figures that matter most, what was trained, and the scores of all outputs."""
     facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in runs[0].facts.items())
@@ -132,12 +160,10 @@ def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
         measures = [plus_minus(of[name].mean(), of[name].sem()) for name in MEASURES]
         body.append([f"{of['images'].iloc[0]} {SPLITS.get(split, split)}", output, *measures])
     scores = html_table(["scored on", "output", *(TITLES[name] for name in MEASURES)], body, words=2)
-    words = "Percent."
+    words = f"Percent. {explain_outputs(rows)}"
     if "plain" in set(rows["output"]) and own(rows)["output"].iloc[0] != "plain":
-        words += " plain: the fixed classifier of the same model, not a model that was trained without context."
-    if "mIoU, oracle" in tiles:
-        words += " The oracle has seen the labels."
-    return f'<div class="tiles">{figures}</div>{about}{scores}<p>{words}</p>'
+        words += " All are of one model: plain is not a model that was trained without context."
+    return f'<div class="tiles">{figures}</div>{about}{scores}<p>{text(words)}</p>'
 
 
 def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
@@ -168,10 +194,13 @@ def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
     """Sentences and tables of several arms."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
     tables = []
-    for one in (*arm_tables(found.results, arms), *class_tables(found.classes, arms, groups=True)):
+    for one in arm_tables(found.results, arms):
+        tables.append(f'<div class="turned"><h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}</div>')
+    for one in class_tables(found.classes, arms, groups=True):
         tables.append(f"<div><h3>{text(one.title)}</h3>{html_table(one.header, one.rows)}</div>")
     words = " ".join(EXPLAINED) if paired else UNPAIRED
-    return f'{"".join(parts)}<div class="tables">{"".join(tables)}</div><p>{text(words)}</p>'
+    explained = explain_outputs(found.results)
+    return f'{"".join(parts)}<div class="tables">{"".join(tables)}</div><p>{text(f"{words} {explained}")}</p>'
 
 
 def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[str], titled: bool) -> str:
@@ -226,8 +255,13 @@ def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str
                 k: one._replace(name=outputs[k]) for k, one in enumerate(named) if one is not None
             }
         else:
-            panels[f"mIoU, own output, {words}"] = lines(f"{split}/mean_iou", 100.0)
-            panels |= {f"mIoU, {name}, {words}": lines(f"{split}/{name}_mean_iou", 100.0) for name in outputs}
+            owned = lines(f"{split}/mean_iou", 100.0)
+            by_output = {f"mIoU, {name}, {words}": lines(f"{split}/{name}_mean_iou", 100.0) for name in outputs}
+            repeated = [title for title, one in by_output.items() if _within(one, owned)]
+            if not any(len(by_output[title]) == len(owned) for title in repeated):  # else the name says more than "own"
+                panels[f"mIoU, own output, {words}"] = owned
+                by_output = {title: one for title, one in by_output.items() if title not in repeated}
+            panels |= by_output
     every = [line for one in panels.values() for line in one.values()]
     scores = "".join(curves(title, one, extent(every)) for title, one in panels.items()) if every else ""
     terms = [name for name in columns if name.startswith("loss/")]
@@ -240,7 +274,16 @@ def _curves(runs: Sequence[RunRecord], arms: Sequence[str], titled: bool) -> str
     if losses:
         key = legend(arms) if len(arms) > 1 else ""
         parts.append(f'<h3>Loss terms</h3>{key}<div class="charts">{losses}</div>')
+    undrawn = [
+        what for what, there, drawn in (("mIoU", every, scores), ("the losses", terms, losses)) if there and not drawn
+    ]
+    if undrawn:
+        parts.append(f"<p>No curve of {' and of '.join(undrawn)}: one needs two points, metrics.csv has one.</p>")
     return "".join(parts)
+
+
+def _within(lines: Mapping[int, Line], others: Mapping[int, Line]) -> bool:
+    return bool(lines) and all(k in others and one.values.equals(others[k].values) for k, one in lines.items())
 
 
 def _mean_curve(name: str, runs: Sequence[RunRecord], column: str, factor: float) -> Line | None:

@@ -32,6 +32,7 @@ class Subject(NamedTuple):
     load: Callable[[], SegmentationModel]
     inference: Inference = Inference()
     scale: Scale | None = None
+    precision: str = "fp32"
 
 
 class Cell(NamedTuple):
@@ -80,7 +81,6 @@ def examine(
     *,
     images: int,
     device: torch.device,
-    precision: str = "fp32",
     batch: int = 1,
     workers: int = 4,
     evaluations: Mapping[str, Evaluation] | None = None,
@@ -102,16 +102,14 @@ def examine(
                 scale=subject.scale,
                 boundaries=False,
                 device=device,
-                precision=precision,
+                precision=subject.precision,
                 batch=batch,
                 workers=workers,
                 progress=partial(_add, progress, done * len(part)),
             )
     chosen, palette = choose_images(found), unique_colours(part.palette)
     places = [place for group in chosen.values() for place in group]
-    masks = {
-        subject.name: _masks(subject, found[subject.name], part, places, device, precision) for subject in subjects
-    }
+    masks = {subject.name: _masks(subject, found[subject.name], part, places, device) for subject in subjects}
     groups: dict[str, list[Strip]] = {}
     occurring = set[int]()
     for title, group in chosen.items():
@@ -138,7 +136,8 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
     """Places of images by what they are shown for, each image once.
 
     Of one model those where context helps and hurts most, of several those where the others gain and lose most beside
-    the first; then the worst and the best. Images without a labelled pixel take no part.
+    the first; then the worst and the best. Few images are shared out evenly, so that no kind takes all of them. Images
+    without a labelled pixel take no part.
     """
     (name, first), *others = found.items()
     own = np.array([_mean_ious(one, one.output) for one in found.values()])
@@ -155,11 +154,22 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
         f"Best images{of}": [k for k in np.argsort(-values, kind="stable") if not math.isnan(values[k])],
     }
     chosen: dict[str, list[int]] = {}
-    for title, places in wanted.items():
+    counts = _share_out(int((~np.isnan(values)).sum()), [min(each, len(places)) for places in wanted.values()])
+    for (title, places), count in zip(wanted.items(), counts, strict=True):
         seen = {place for group in chosen.values() for place in group}
-        if kept := [int(k) for k in places if k not in seen][:each]:
-            chosen[title] = kept
+        if kept := [int(k) for k in places if k not in seen][:count]:
+            chosen[title if kept == [int(k) for k in places[:count]] else f"{title}, of the others"] = kept
     return chosen
+
+
+def _share_out(total: int, wishes: Sequence[int]) -> list[int]:
+    """How many each gets: one in turn until all is given or nobody wishes more."""
+    given = [0] * len(wishes)
+    for turn in range(max(wishes, default=0)):
+        for k, wish in enumerate(wishes):
+            if turn < wish and sum(given) < total:
+                given[k] += 1
+    return given
 
 
 def _mean_ious(found: Evaluation, output: str) -> npt.NDArray[np.float64]:
@@ -172,12 +182,11 @@ def _masks(
     data: SegmentationData,
     places: Sequence[int],
     device: torch.device,
-    precision: str,
 ) -> dict[int, dict[str, Labels]]:
     """The masks of each image by the plain and by the model's own output."""
     names = list(dict.fromkeys(("plain", found.output)))
     model = subject.load().to(device).eval()
-    how = {"inference": subject.inference, "scale": subject.scale, "device": device, "precision": precision}
+    how = {"inference": subject.inference, "scale": subject.scale, "device": device, "precision": subject.precision}
     return {
         place: dict(zip(names, segment_each(model, data.read(place).image, names, **how), strict=True))  # type: ignore[arg-type]
         for place in places

@@ -141,14 +141,15 @@ def class_number(name: str, class_names: Sequence[str]) -> int:
 def choose_class(
     found: Sequence[ImageRows], class_names: Sequence[str], wanted: int | None = None
 ) -> tuple[list[ImageRows], int]:
-    """The class for t-SNE, and the images that have most of it, in their order.
+    """The class for t-SNE, and images that have enough of it: evenly over their names, so from different scenes.
 
     By default the class whose rows move most, on average over the images where it has `ENOUGH` features, of those in
     at least three images (two, where none is in three).
     """
     counts = np.stack([one.counts for one in found])  # [images, n]
-    least = ENOUGH if wanted is None else 1
-    there = counts >= least
+    there = counts >= ENOUGH
+    if wanted is not None and there[:, wanted].sum() < 2:  # asked for: better few features than no figure
+        there = counts >= 1
     if wanted is None:
         means = np.where(there, np.stack([one.moves for one in found]), 0.0).sum(0) / np.maximum(there.sum(0), 1)
         needed = min(3, max(2, int(there.sum(0).max())))
@@ -166,8 +167,9 @@ def choose_class(
             f"t-SNE compares images: {class_names[wanted]!r} must be in at least 2 of the {len(found)} looked at; it "
             f"is in {len(having)}. Look at more with --images, or take one of {first_few(seen, 12) or 'no class'}."
         )
-    most = sorted(having, key=lambda one: -int(one.counts[wanted]))[:MOST_CLUSTERS]
-    return [one for one in having if any(one is other for other in most)], wanted
+    having.sort(key=lambda one: one.name)
+    places = np.linspace(0, len(having) - 1, min(MOST_CLUSTERS, len(having))).round().astype(int)
+    return [having[k] for k in places.tolist()], wanted
 
 
 def _tsne(model: SegmentationModel, data: SegmentationData, chosen: Sequence[ImageRows], which: int) -> Figure:
