@@ -159,6 +159,12 @@ def test_images_of_one_name_in_two_folders(tmp_path):
     np.testing.assert_array_equal(open_data("folder", tmp_path, "all").read(0).image, made[0][2])
 
 
+def test_the_whole_path_of_an_image(tmp_path):
+    made = label_trees.scenes(("all",), count=1)
+    _apart(tmp_path, "photos", "labels", f"{tmp_path}/photos/", made)
+    np.testing.assert_array_equal(open_data("folder", tmp_path, "all").read(0).image, made[0][2])
+
+
 def test_splits_below_photos_and_labels(tmp_path):
     for split, *rest in label_trees.scenes(count=1):
         _apart(tmp_path, f"photos/{split}", f"labels/{split}", f"../../photos/{split}/", [(split, *rest)])

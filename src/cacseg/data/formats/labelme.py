@@ -90,7 +90,7 @@ def _read(files: Files, top: str) -> LabelMeFiles:
             content = read_json(files, path)
             if not isinstance(content, dict) or "shapes" not in content:
                 continue  # some other JSON
-            image = _image_of(path, content, there)
+            image = _image_of(files, path, content, there)
             size = stated_size(content.get("imageHeight"), content.get("imageWidth"))
             shapes = []
             for one in content["shapes"]:
@@ -123,10 +123,10 @@ def _image_path(content: dict[str, Any]) -> str:
     return str(content.get("imagePath") or "").replace("\\", "/")
 
 
-def _image_of(path: str, content: dict[str, Any], there: set[str]) -> str | None:
+def _image_of(files: Files, path: str, content: dict[str, Any], there: set[str]) -> str | None:
     """The image that the file names from where it is, else one of that name, or of its own, beside it."""
     folder, stem, stated = path.rpartition("/")[0], path.removesuffix(".json"), _image_path(content)
-    named = posixpath.normpath(posixpath.join(folder, stated))
+    named = posixpath.normpath(posixpath.join(folder, stated)).removeprefix(f"{os.path.abspath(files.root)}/")
     beside = join(folder, stated.rpartition("/")[2])
     places = [named, beside, *(stem + end for suffix in IMAGE_SUFFIXES for end in (suffix, suffix.upper()))]
     return next((place for place in places if place in there), None)
