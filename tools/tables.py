@@ -273,6 +273,30 @@ def dilated_times() -> list[str]:
     return markdown_table(["", '"first"', '"all"'], rows)
 
 
+def label_formats() -> list[str]:
+    """The training pipeline with the labels of CamVid in each format, beside index PNGs."""
+    found = timed("label_formats")
+    exact, near = (found[name] for name in ("exact", "simplified"))
+    rows = []
+    for one, other in zip(exact["rows"], near["rows"], strict=True):
+        cells = [f"{row['images_per_second']:.0f}, {row['ratio']:.2f}x" for row in (one, other)]
+        rows.append([one["labels"], *cells])
+    corners = [f"{run['corners_per_image']:,.0f} corners an image" for run in (exact, near)]
+    return markdown_table(["labels", *corners], rows)
+
+
+def label_drawing() -> list[str]:
+    """What it takes to open a large COCO file, and how much others draw otherwise."""
+    found = timed("label_formats")
+    opening = found["opening"]
+    title = f"COCO of {opening['annotations']:,} annotations, {opening['file_mb']:.0f} MB: opened"
+    rows = [[title, f"{opening['seconds']:.1f} s, {opening['peak_mb']:.0f} MB at most"]]
+    rows += [
+        [f"pixels that {name} draws otherwise", f"{100 * s:.2f} %"] for name, s in found["drawn_otherwise"].items()
+    ]
+    return markdown_table(["", "measured"], rows)
+
+
 Table = Callable[[], list[str]]
 PAGES: dict[str, dict[str, Table]] = {
     "README.md": {"gains": readme_table, "steps": step_times, "costs": readme_costs},
@@ -288,6 +312,7 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/training.md": {"heads": heads},
     "docs/large.md": {"large": large_images, "carry": carried_context},
     "docs/export.md": {"models": export_differences},
+    "docs/data.md": {"label_formats": label_formats, "label_drawing": label_drawing},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
 

@@ -81,6 +81,21 @@ def test_what_was_stopped_goes_on(tmp_path):
         convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules(overlap="smaller"))
 
 
+def test_from_a_zip(tmp_path):
+    made = label_trees.scenes()
+    label_trees.labelme(tmp_path / "source", made)
+    packed = trees.zipped(tmp_path / "source", tmp_path / "source.zip", top="export")
+    counts = convert("labelme", packed, tmp_path / "out", rules=Rules(uncovered="ignore"))
+    assert counts == {"train": 2, "val": 2}
+    for split, name, image, labels in made:
+        data = open_data("folder", tmp_path / "out", split)
+        sample = data.read([data.image_name(k) for k in range(len(data))].index(name))
+        np.testing.assert_array_equal(sample.image, image)
+        place = np.full(256, 255, np.uint8)
+        place[:3] = [data.class_names.index(one) for one in label_trees.NAMES]
+        np.testing.assert_array_equal(sample.labels, place[labels])
+
+
 def test_nothing_is_written_of_what_is_damaged(tmp_path, monkeypatch, capsys):
     label_trees.coco(tmp_path / "source", label_trees.scenes())
     path = tmp_path / "source/annotations/instances_train.json"

@@ -110,6 +110,82 @@ def _one(root, shapes, size=trees.SIZE, **options):
     return open_data("labelme", root, "all", **options)
 
 
+def _apart(root, photos, labels, stated, made):
+    """Photographs in one folder and files of LabelMe in another, as `labelme --output` writes them."""
+    (root / photos).mkdir(parents=True, exist_ok=True)
+    (root / labels).mkdir(parents=True, exist_ok=True)
+    label_trees.labelme(root / "made", made, folders=False)
+    for _, name, _, _ in made:
+        (root / f"made/{name}.png").rename(root / photos / f"{name}.png")
+        path = (root / f"made/{name}.json").rename(root / labels / f"{name}.json")
+        _edit(path, lambda content, name=name: content.update(imagePath=f"{stated}{name}.png"))
+    (root / "made").rmdir()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("photos", "labels", "stated"),
+    [
+        ("photos", "labels", "../photos/"),
+        ("photos", "labels", "..\\photos\\"),
+        ("images", "labels", "../images/"),
+        ("photos/a", "out/labelme", "../../photos/a/"),
+        ("photos", "", "photos/"),
+        ("labels", "labels", "C:\\Users\\me\\photos\\"),
+    ],
+)
+def test_photographs_in_another_folder(photos, labels, stated, packed, tmp_path):
+    made = label_trees.scenes(("all",), count=3)
+    root = tmp_path / "data"
+    _apart(root, photos, labels, stated, made)
+    if packed:
+        root = trees.zipped(root, tmp_path / "data.zip")
+    assert guess_name(root) == "labelme"
+    data = open_data("folder", root, "all", uncovered="ignore")
+    assert data.class_names == ("car", "road", "sky")
+    table = np.array([1, 0, 2, *[255] * 253], np.uint8)
+    read = {data.image_name(k).rpartition("/")[2]: data.read(k) for k in range(len(data))}
+    assert len(read) == 3
+    for _, name, image, labels_of in made:
+        np.testing.assert_array_equal(read[name].image, image)
+        np.testing.assert_array_equal(read[name].labels, table[labels_of])
+
+
+def test_images_of_one_name_in_two_folders(tmp_path):
+    """The path says which; the name alone would take the one beside."""
+    made = label_trees.scenes(("all",), count=1)
+    _apart(tmp_path, "photos", "labels", "../photos/", made)
+    trees.write(tmp_path / f"labels/{made[0][1]}.png", trees.image(9))
+    np.testing.assert_array_equal(open_data("folder", tmp_path, "all").read(0).image, made[0][2])
+
+
+def test_the_whole_path_of_an_image(tmp_path):
+    made = label_trees.scenes(("all",), count=1)
+    _apart(tmp_path, "photos", "labels", f"{tmp_path}/photos/", made)
+    np.testing.assert_array_equal(open_data("folder", tmp_path, "all").read(0).image, made[0][2])
+
+
+def test_splits_below_photos_and_labels(tmp_path):
+    for split, *rest in label_trees.scenes(count=1):
+        _apart(tmp_path, f"photos/{split}", f"labels/{split}", f"../../photos/{split}/", [(split, *rest)])
+    trees.write(tmp_path / "photos/val/more.png", trees.image(5))
+    report = check_data("folder", tmp_path, workers=0, sheet_rows=0)
+    assert (report.name, report.problems) == ("labelme", [])
+    assert [(one.split, one.images) for one in report.splits] == [("train", 1), ("val", 1)]
+    assert open_data("folder", tmp_path, "val").image_name(0) == "val_0"
+    assert any(note.startswith("val: 1 images have no JSON") for note in report.notes)
+
+
+def test_photographs_outside(tmp_path):
+    made = label_trees.scenes(("all",), count=1)
+    _apart(tmp_path / "data", "photos", "labels", "../photos/", made)
+    with pytest.raises(ValueError, match=rf"outside of .*labels\. Give the folder above both, {tmp_path / 'data'}\."):
+        open_data("folder", tmp_path / "data/labels", "all")
+    (tmp_path / "data/photos/all_0.png").unlink()
+    with pytest.raises(ValueError, match=r"all_0\.json has no image: \.\./photos/all_0\.png is not there"):
+        open_data("folder", tmp_path / "data/labels", "all")
+
+
 def _box(label, left, top, right, bottom):
     return {"label": label, "points": [[left, top], [right, bottom]], "shape_type": "rectangle"}
 

@@ -1,5 +1,6 @@
 """Images held out of a split: the same ones each time, together with their group."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +33,25 @@ def test_a_share_that_stays_as_data_grow(tmp_path):
     more = _folder(tmp_path, [f"image_{k:03d}" for k in range(200, 220)])
     assert _names(val) <= _names(hold_out(more, 0.2, None)[1])
     assert _names(train) <= _names(hold_out(more, 0.2, None)[0])
+
+
+def test_sides_do_not_depend_on_other_names(tmp_path):
+    """Of any few names, those below the share and those above stay where they are as others come."""
+    data = _folder(tmp_path, [f"image_{k:02d}" for k in range(40)])
+    held = _names(hold_out(data, 0.3, None)[1])
+    assert 3 < len(held) < 30
+    pairs = np.random.default_rng(0).permutation(np.array(data.pairs, object)[:, 0])
+    of_name = {pair.name: pair for pair in data.pairs}
+    stable = 0
+    for count in range(2, 40):
+        some = replace(data, pairs=tuple(of_name[name] for name in pairs[:count]))
+        train, val = hold_out(some, 0.3, None)
+        if held & _names(some) and _names(some) - held:
+            stable += 1
+            assert _names(val) == held & _names(some)
+        else:  # the share gives none, or all: one changes sides
+            assert len(val) == 1 or len(train) == 1
+    assert stable > 30
 
 
 @pytest.mark.parametrize("share", [0.001, 0.999])

@@ -21,6 +21,10 @@ ShapeOverlap = Annotated[str, typer.Option(help="Of labels that are shapes: on t
 Uncovered = Annotated[
     str, typer.Option(help="Of labels that are shapes: pixels that none covers are a class background, or ignore.")
 ]
+Crowd = Annotated[str, typer.Option(help="Of COCO: its crowd regions are of their class, or ignore.")]
+EmptyClasses = Annotated[
+    str, typer.Option(help="Of labels that are shapes: keep or drop classes that no image of any split has.")
+]
 Scale = Annotated[
     str | None,
     typer.Option(help="Longest and shortest side that images are fitted into, e.g. 2048,512; 'own' leaves them."),
@@ -78,14 +82,19 @@ def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]
     return changes if root is None else {**changes, "data.root": root}
 
 
-def make_rules(ignore_index: int | None, overlap: str, uncovered: str) -> Rules:
+def make_rules(ignore_index: int | None, overlap: str, uncovered: str, crowd: str, empty_classes: str) -> Rules:
     """How labels are read."""
-    from cacseg.data.layout import Overlap, Rules, Uncovered
+    from cacseg.data import layout
 
-    for option, value, kind in (("--overlap", overlap, Overlap), ("--uncovered", uncovered, Uncovered)):
+    for option, value, kind in (
+        ("--overlap", overlap, layout.Overlap),
+        ("--uncovered", uncovered, layout.Uncovered),
+        ("--crowd", crowd, layout.Crowd),
+        ("--empty-classes", empty_classes, layout.EmptyClasses),
+    ):
         if value not in get_args(kind):
             raise ValueError(f"{option} must be {' or '.join(get_args(kind))}; got {value!r}.")
-    return Rules(ignore_index, overlap, uncovered)  # type: ignore[arg-type]
+    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes)  # type: ignore[arg-type]
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
-from cacseg.cli._options import WORKERS, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
+from cacseg.cli._options import WORKERS, Crowd, EmptyClasses, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -51,6 +51,8 @@ def check(
     ignore_index: IgnoreIndex = None,
     overlap: ShapeOverlap = "later",
     uncovered: Uncovered = "background",
+    crowd: Crowd = "class",
+    empty_classes: EmptyClasses = "keep",
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -84,7 +86,7 @@ def check(
             chosen,
             root,
             split or (),
-            rules=make_rules(ignore_index, overlap, uncovered),
+            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes),
             workers=workers,
             sheet_rows=6 if output else 0,
             progress=progress,
@@ -110,6 +112,8 @@ def convert(
     ignore_index: IgnoreIndex = None,
     overlap: ShapeOverlap = "later",
     uncovered: Uncovered = "background",
+    crowd: Crowd = "class",
+    empty_classes: EmptyClasses = "keep",
     workers: Annotated[int, typer.Option(min=1, help="Threads.")] = WORKERS,
 ) -> None:
     """Write a data set as a folder of index PNGs, or as COCO. What was stopped goes on where it was.
@@ -119,7 +123,7 @@ def convert(
     from cacseg.data.check import guess_name
     from cacseg.data.convert import convert as convert_data
 
-    rules = make_rules(ignore_index, overlap, uncovered)
+    rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes)
     with progress_bar() as bar:
         tasks = {}
 

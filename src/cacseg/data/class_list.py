@@ -11,7 +11,11 @@ from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
 BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
-NO_CLASS = "__ignore__"  # LabelMe's name of shapes that are to be ignored
+NO_CLASS = (
+    "__ignore__",
+    "_ignore_",
+    "ignore",
+)  # what labelling tools call that is to be ignored; the first is LabelMe's
 
 _DECIMAL = re.compile(r"[\s,:;]+\(?(\d{1,3})[\s,;]+(\d{1,3})[\s,;]+(\d{1,3})\)?$")
 _HEXADECIMAL = re.compile(r"[\s,:;]+#([0-9a-fA-F]{6})$")
@@ -84,8 +88,8 @@ def with_background(classes: ClassList, where: str) -> ClassList:
 
 
 def of_names(names: Sequence[str], where: str) -> ClassList:
-    """Classes of a labelling tool, in this order, with colours that we choose; '__ignore__' is none of them."""
-    names = tuple(dict.fromkeys(name for name in names if name != NO_CLASS))
+    """Classes of a labelling tool, in this order, with colours that we choose; those of NO_CLASS are none of them."""
+    names = tuple(dict.fromkeys(name for name in names if name not in NO_CLASS))
     if not names:
         raise ValueError(f"{where} names no class. Is anything labelled there?")
     if len(names) >= MAX_CLASSES:

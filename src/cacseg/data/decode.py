@@ -33,6 +33,10 @@ def decode_labels(content: bytes, where: str) -> Labels:
         read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
         if read is not None and read.ndim == 2:
             return Labels(indices=np.asarray(read, np.uint8 if bits == 8 else np.uint16))
+    elif bits == 8 and kind == 2:  # red, green, blue
+        read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR_RGB)
+        if read is not None:
+            return Labels(colours=np.asarray(read, np.uint8))
     try:
         with Image.open(io.BytesIO(content)) as picture:
             if isinstance(picture, TiffImageFile):

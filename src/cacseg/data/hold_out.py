@@ -13,7 +13,9 @@ from cacseg.data.sample import FaultyDataError
 def hold_out(data: FileData, share: float, group: str | None) -> tuple[FileData, FileData]:
     """The images to train on and those to validate on, about `share` of them and at least one of each.
 
-    `group` is a regular expression whose first group names what must stay together, e.g. the video: "^(.*?)_".
+    A name's side does not depend on the others, but where all would be on one: then the first or the last by their
+    hashes changes sides, until others come. `group` is a regular expression whose first group names what must stay
+    together, e.g. the video: "^(.*?)_".
     """
     names = [_group(pair.name, group) for pair in data.pairs]
     places = {name: _place(name) for name in names}
@@ -23,8 +25,7 @@ def hold_out(data: FileData, share: float, group: str | None) -> tuple[FileData,
             f"holding out needs 2 {what} or more; the split {data.split!r} has {len(places)}. Add some."
         )
     order = sorted(places, key=places.__getitem__)
-    # The ends stay on either side, however small the share.
-    held = {order[0], *(name for name in order[1:-1] if places[name] < share)}
+    held = {name for name in order[:-1] if places[name] < share} or {order[0]}
     train, val = (
         [pair for pair, name in zip(data.pairs, names, strict=True) if (name in held) is one] for one in (False, True)
     )

@@ -19,7 +19,8 @@ MASK_HINT = "Where 255 marks the class in the label files, write 1 there: 255 is
 class LabelMap:
     """What each raw value, and each colour where there are colours, stands for.
 
-    `table` maps a raw value to a class or to IGNORE; `known` says which raw values may occur at all.
+    `table` maps a raw value to a class or to IGNORE; `known` says which raw values may occur at all. `by_colour`: files
+    with a palette are read by its colours, whatever their indices are, and grey ones as colours too.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class LabelMap:
         num_classes: int,
         colours: Sequence[Colour] = (),
         ignored_colours: Sequence[Colour] = (),
+        by_colour: bool = False,
     ) -> None:
         length = max(256, max(classes_of) + 1)
         self.num_classes = num_classes
@@ -44,10 +46,13 @@ class LabelMap:
         self._codes = np.array(packed, np.int32)[order]
         self._labels_of_codes = np.array(labels, np.uint8)[order]
         self._colours = tuple(colours)
+        self._by_colour = by_colour
 
     def __call__(self, raw: Labels, where: str) -> npt.NDArray[np.uint8]:
         """Classes, uint8 [H, W]."""
         if raw.indices is not None:
+            if self._by_colour:
+                return self._from_palette(raw.indices, raw.palette, where)
             if raw.palette is not None and self._colours:
                 self._check_palette(raw.indices, raw.palette, where)
             return self._from_indices(raw.indices, where)
@@ -87,16 +92,41 @@ class LabelMap:
         )
 
     def _from_colours(self, colours: npt.NDArray[np.uint8], where: str) -> npt.NDArray[np.uint8]:
-        codes = _pack(colours.astype(np.int32))
+        codes = cv2.cvtColor(colours, cv2.COLOR_RGB2BGRA).view("<u4").ravel()  # as _pack, below an opaque 255
+        # Looked up once for each run of equal pixels, of which there are fewer.
+        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        lengths = np.diff(starts, append=len(codes))
+        labels = self._of_codes((codes[starts] & 0xFFFFFF).astype(np.int32), lengths, where)
+        return np.repeat(labels, lengths).reshape(colours.shape[:2])
+
+    def _from_palette(
+        self, indices: npt.NDArray[np.integer], palette: npt.NDArray[np.uint8] | None, where: str
+    ) -> npt.NDArray[np.uint8]:
+        table = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1) if palette is None else palette
+        if int(indices.max(initial=0)) >= len(table):
+            raise ValueError(f"{where} has more values than colours. Export it again as a mask in colours.")
+        codes, values = _pack(table.astype(np.int32)), indices.astype(np.uint8, copy=False)
+        labels, unknown = np.zeros(256, np.uint8), np.zeros(256, np.uint8)
+        unknown[: len(table)] = ~np.isin(codes, self._codes)
+        if cv2.countNonZero(cv2.LUT(values, unknown)):
+            used, counts = np.unique(values, return_counts=True)
+            self._of_codes(codes[used], counts, where)  # which refuses one
+        labels[: len(table)] = self._labels_of_codes[np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)]
+        return np.asarray(cv2.LUT(values, labels), np.uint8)
+
+    def _of_codes(
+        self, codes: npt.NDArray[np.int32], pixels: npt.NDArray[np.integer], where: str
+    ) -> npt.NDArray[np.uint8]:
+        """The labels of packed colours, each of so many pixels."""
         places = np.searchsorted(self._codes, codes).clip(max=len(self._codes) - 1)
         wrong = self._codes[places] != codes
         if wrong.any():
             strange = np.unique(codes[wrong])
             listed = ", ".join(f"({code >> 16}, {code >> 8 & 255}, {code & 255})" for code in strange[:3].tolist())
             raise ValueError(
-                f"{where} holds the colour {listed}{', ...' if len(strange) > 3 else ''} in {int(wrong.sum())} of "
-                f"{wrong.size} pixels, which is no class of classes.txt. Add it there ('[ignore] R G B' for what is "
-                "to be ignored), or mend the file (a resized or JPEG-compressed mask has mixed colours)."
+                f"{where} holds the colour {listed}{', ...' if len(strange) > 3 else ''} in {int(pixels[wrong].sum())} "
+                f"of {int(pixels.sum())} pixels, which is no class of classes.txt. Add it there ('[ignore] R G B' for "
+                "what is to be ignored), or mend the file (a resized or JPEG-compressed mask has mixed colours)."
             )
         return self._labels_of_codes[places]
 

@@ -17,6 +17,8 @@ from cacseg.runtime.files import Files
 
 Overlap = Literal["later", "smaller"]
 Uncovered = Literal["background", "ignore"]
+Crowd = Literal["class", "ignore"]
+EmptyClasses = Literal["keep", "drop"]
 
 ALL = "all"  # the split of data that nobody has split
 _SPLITS = {"training": "train", "valid": "val", "validation": "val", "dev": "val", "testing": "test", "default": ALL}
@@ -28,6 +30,8 @@ class Rules(NamedTuple):
     ignore_index: int | None = None  # of 'folder': the value of ignored pixels
     overlap: Overlap = "later"  # of shapes: which is on top, the later or the smaller one
     uncovered: Uncovered = "background"  # of shapes: what the pixels are that no shape covers
+    crowd: Crowd = "class"  # of COCO's crowd regions: as any other shape, or ignored
+    empty_classes: EmptyClasses = "keep"  # of shapes: classes that no image of any split has
 
 
 USUAL = Rules()
@@ -76,7 +80,8 @@ class Layout:
     splits: Callable[[Files, str], dict[str, str]]  # files, top: the splits that are there, our name -> theirs
     classes: Callable[[Files, str], ClassList]  # files, top
     find: Callable[[Files, str, str, ClassList, Rules], Found]  # files, top, their split, classes, rules
-    shapes: bool = False  # whether its labels are shapes, which need not cover an image
+    # Of labels that are shapes, which need not cover an image: the classes that have any.
+    shapes: Callable[[Files, str, Rules], set[str]] | None = None
 
     def top_in(self, files: Files) -> str | None:
         """The folder that the layout starts in ('' for the root itself); None where it is not there."""

@@ -16,6 +16,7 @@ from cacseg.data.formats.masks import ROBOFLOW_MASKS, VOC
 from cacseg.data.formats.yolo import YOLO
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
 from cacseg.data.layout import Found, Layout, Rules, join, list_files, match, name_splits
+from cacseg.data.reading import read_text
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
 
@@ -87,7 +88,7 @@ def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList,
     num_classes = len(classes.names)
     path = _split_file(files, top, split)
     assert path is not None  # or it were no split
-    lines = files.read(path).decode().splitlines()
+    lines = read_text(files, path).splitlines()
     wanted = list(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
     there = dict(list_files(files, join(top, "JPEGImages"), (".jpg",)))
     images = [(key, there[key]) for key in wanted if key in there]
@@ -139,10 +140,7 @@ def _own_classes(files: Files, top: str) -> ClassList:
         raise FileNotFoundError(
             f"there is no {files.where(path)}. Write one class name a line, in the order of the label values from 0."
         )
-    try:
-        return parse_classes(files.read(path).decode(), files.where(path))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{files.where(path)} must be a text file in UTF-8 ({error}).") from error
+    return parse_classes(read_text(files, path), files.where(path))
 
 
 def _folder_classes(files: Files, top: str) -> ClassList:

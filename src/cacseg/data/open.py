@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cacseg._checks import first_few
-from cacseg.data.class_list import ClassList, with_uncovered
+from cacseg.data.class_list import ClassList, background_index, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
-from cacseg.data.layout import ALL, USUAL, Draw, Layout, Listing, Overlap, Pair, Rules, Uncovered
+from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Listing, Overlap, Pair, Rules, Uncovered
 from cacseg.data.layouts import LAYOUTS, OWN
 from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
@@ -64,6 +64,8 @@ def open_data(
     ignore_index: int | None = None,
     overlap: Overlap = "later",
     uncovered: Uncovered = "background",
+    crowd: Crowd = "class",
+    empty_classes: EmptyClasses = "keep",
     size: tuple[int, int] | None = None,
     length: int | None = None,
     seed: int | None = None,
@@ -72,9 +74,10 @@ def open_data(
 
     `root` is the folder that holds the layout of DATA_SETS[name], the one above it, or a .zip of either.
     `ignore_index` belongs to "folder": the value in its files that marks ignored pixels (255). In samples, ignored is
-    always 255. `overlap` and `uncovered` belong to labels that are shapes: the "later" or the "smaller" one is on
-    top, and pixels that none covers are a class "background", or ignored ("ignore"). `size` (height, width), `length`
-    and `seed` belong to "synthetic".
+    always 255. The others belong to labels that are shapes. `overlap`: the "later" or the "smaller" one is on top;
+    `uncovered`: pixels that none covers are a class "background", or ignored ("ignore"); `crowd`: COCO's crowd regions
+    are of their class ("class"), or ignored; `empty_classes`: "keep" or "drop" classes that no image of any split has.
+    `size` (height, width), `length` and `seed` belong to "synthetic".
     """
     if name == "synthetic":
         if root is not None or ignore_index is not None:
@@ -82,7 +85,7 @@ def open_data(
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
-    rules = Rules(ignore_index, overlap, uncovered)
+    rules = Rules(ignore_index, overlap, uncovered, crowd, empty_classes)
     layout, files, top, classes = open_layout(name, root, rules)
     data, listing = open_split(layout, files, top, classes, split, rules)
     check_listing(listing, files, f"the split {split!r} of {files.where(top)}")
@@ -110,10 +113,18 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
         there = ", ".join(files.folders("")[:6]) or "no folder"
         more = f" (or the files of a labelling tool: {', '.join(OWN[:-1])})" if name == "folder" else ""
         raise FileNotFoundError(f"{name!r} needs {layout.tree}{more}; {files.where('')} has {there}.")
-    if not layout.shapes and rules._replace(ignore_index=None) != USUAL:
-        raise ValueError(f"overlap and uncovered belong to labels that are shapes; those of {name!r} are images.")
     classes = layout.classes(files, top)
-    return layout, files, top, with_uncovered(classes, rules.uncovered, files.where(top)) if layout.shapes else classes
+    if layout.shapes is None:
+        if rules._replace(ignore_index=None) != USUAL:
+            settings = "overlap, uncovered, crowd and empty_classes"
+            raise ValueError(f"{settings} belong to labels that are shapes; those of {name!r} are images.")
+        return layout, files, top, classes
+    if rules.empty_classes == "drop":
+        used = layout.shapes(files, top, rules)
+        if rules.uncovered == "background" and (found := background_index(classes.names)) is not None:
+            used.add(classes.names[found])
+        classes = of_names([name for name in classes.names if name in used], files.where(top))
+    return layout, files, top, with_uncovered(classes, rules.uncovered, files.where(top))
 
 
 def open_split(

@@ -108,6 +108,13 @@ def mask_runs(mask: npt.NDArray[np.bool_]) -> Ints:
     return np.diff(changes, prepend=0)
 
 
+def part_runs(part: npt.NDArray[np.bool_], left: int, top: int, size: tuple[int, int]) -> Ints:
+    """The runs of a mask of a part of an image, of which nothing is made: its stated size may be any."""
+    column, edge = np.nonzero(np.diff(part.T, axis=1, prepend=False, append=False))  # in and out in turns
+    positions = (left + column) * size[0] + top + edge
+    return np.diff(np.concatenate([[0], positions, [size[0] * size[1]]]))
+
+
 def encode_runs(counts: Ints) -> bytes:
     """COCO's compressed runs: differences to the last but one, in digits of 5 bits, the lowest first."""
     rest = counts.astype(np.int64)

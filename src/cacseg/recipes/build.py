@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
+from cacseg.data.layout import Rules
 from cacseg.data.sample import FaultyDataError
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.balance import Weights, balance, count_classes, frequency_weights
@@ -55,8 +56,9 @@ def check_hint(data: DataConfig) -> str:
         return ""
     name = "" if data.name == "folder" else f" --name {data.name}"
     ignored = "" if data.ignore_index is None else f" --ignore-index {data.ignore_index}"
-    shown = {"overlap": "later", "uncovered": "background"}
-    shapes = "".join(f" --{key} {value}" for key in shown if (value := getattr(data, key)) != shown[key])
+    usual = DataConfig.model_fields
+    keys = [key for key in Rules._fields[1:] if getattr(data, key) != usual[key].default]
+    shapes = "".join(f" --{key.replace('_', '-')} {getattr(data, key)}" for key in keys)
     return f"`cacseg data check {shlex.quote(data.root)}{name}{ignored}{shapes}` lists all that is wrong."
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from cacseg._checks import ask, did_you_mean
-from cacseg.data.layout import Overlap, Uncovered
+from cacseg.data.layout import Crowd, EmptyClasses, Overlap, Uncovered
 from cacseg.engine.options import (
     Count,
     NotNegative,
@@ -115,6 +115,10 @@ class DataConfig(Section):
     """Of labels that are shapes: which is on top where they overlap, the later or the smaller one."""
     uncovered: Uncovered = "background"
     """Of labels that are shapes: pixels that no shape covers are a class of their own, or ignored."""
+    crowd: Crowd = "class"
+    """Of COCO: its crowd regions are of their class, or ignored."""
+    empty_classes: EmptyClasses = "keep"
+    """Of labels that are shapes: keep or drop classes that no image of any split has."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size

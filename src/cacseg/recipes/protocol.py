@@ -73,7 +73,7 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
     assert data.val_share is not None
     split = data.train_split
     if data.root is not None and split == "train":
-        rules = Rules(data.ignore_index, data.overlap, data.uncovered)
+        rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes)
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
     opened = _open(data, split, None)
@@ -89,6 +89,8 @@ def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
         ignore_index=data.ignore_index,
         overlap=data.overlap,
         uncovered=data.uncovered,
+        crowd=data.crowd,
+        empty_classes=data.empty_classes,
         size=data.size,
         length=length,
     )

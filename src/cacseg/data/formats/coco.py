@@ -6,20 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cacseg.data.class_list import ClassList, of_names
+from cacseg.data.class_list import NO_CLASS, ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import Found, Layout, Listing, Pair, Rules, join, name_splits
+from cacseg.data.reading import file_version, no_collection, read_json
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import (
-    Canvas,
-    ImageShapes,
-    Shape,
-    ShapeTable,
-    TableLabels,
-    file_version,
-    no_collection,
-    read_json,
-)
+from cacseg.data.shapes import LARGEST, Canvas, ImageShapes, Shape, ShapeTable, TableLabels, stated_size
 from cacseg.data.spans import encode_runs
 from cacseg.runtime.files import Files
 
@@ -29,10 +21,12 @@ LOOKED_AT = 8  # JSON files of a folder that may be COCO's; LabelMe has one for 
 
 
 class CocoFile(NamedTuple):
-    """One JSON file, parsed and packed; the labels of the table are places in `names`."""
+    """One JSON file, parsed and packed; the labels of the table are places in `names`, and past them of its crowds."""
 
     names: tuple[str, ...]  # in the order of their ids
     headings: frozenset[str]  # names that group others and that no annotation has
+    used: frozenset[str]
+    used_alone: frozenset[str]  # by what is no crowd
     images: tuple[str, ...]  # file names, in the order of the table
     table: ShapeTable
     problems: tuple[str, ...]
@@ -73,7 +67,7 @@ def _read(files: Files, path: str) -> CocoFile:
         try:
             with no_collection():
                 _kept[version] = _parse(read_json(files, path), files.where(path))
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise FaultyDataError(
                 f"{files.where(path)} is no COCO file of images, annotations, categories ({error!r}). Export it again."
             ) from error
@@ -86,8 +80,14 @@ def _parse(content: Any, where: str) -> CocoFile:
     label_of = {one["id"]: names.index(str(one["name"])) for one in categories}
     images = content["images"]
     rows = {one["id"]: k for k, one in enumerate(images)}
-    packed = [ImageShapes((one.get("height") or 0, one.get("width") or 0), []) for one in images]
-    problems = []
+    packed, problems = [], []
+    for one in images:
+        try:
+            size = stated_size(one.get("height"), one.get("width"))
+        except FaultyDataError as error:
+            size = 0, 0
+            problems.append(f"image {one['id']} of {where} {error}.")
+        packed.append(ImageShapes(size, []))
     for one in content["annotations"]:
         row, label = rows.get(one["image_id"]), label_of.get(one["category_id"])
         if row is None:
@@ -95,32 +95,57 @@ def _parse(content: Any, where: str) -> CocoFile:
         elif label is None:
             problem = f"has the category {one['category_id']}, which the file does not define. Add it to its categories"
         else:
-            problem = _add(packed[row].shapes, one.get("segmentation"), label)
-        if problem:
-            problems.append(f"annotation {one.get('id')} of {where} {problem}, or remove the annotation.")
-    used = {shape.label for image in packed for shape in image.shapes}
+            label += len(names) if one.get("iscrowd") else 0
+            try:
+                packed[row] = _add(packed[row], one.get("segmentation"), label)
+                continue
+            except FaultyDataError as error:
+                problem = str(error)
+        problems.append(f"annotation {one.get('id')} of {where} {problem}, or remove the annotation.")
+    table = ShapeTable.pack(packed)
+    labels = np.unique(table.labels).tolist()
+    used = frozenset((*names, *names)[label] for label in labels)
     above = {one.get("supercategory") for one in categories if one.get("supercategory") != one["name"]}
-    headings = frozenset(name for k, name in enumerate(names) if k not in used and name in above)
+    headings = frozenset(name for name in names if name not in used and name in above)
     paths = (str(one["file_name"]).replace("\\", "/").split("/") for one in images)
     files = tuple("/".join(part for part in path if part not in ("", ".", "..")) for path in paths)
-    return CocoFile(names, headings, files, ShapeTable.pack(packed), tuple(problems))
+    alone = frozenset(names[label] for label in labels if label < len(names))
+    return CocoFile(names, headings, used, alone, files, table, tuple(problems))
 
 
-def _add(shapes: list[Shape], outline: Any, label: int) -> str:
-    """Adds the parts of an annotation; what is wrong with it otherwise."""
+def _add(image: ImageShapes, outline: Any, label: int) -> ImageShapes:
+    """The image with the parts of an annotation."""
     try:
         if isinstance(outline, dict):
-            counts = outline["counts"]
-            runs = counts.encode() if isinstance(counts, str) else encode_runs(np.array(counts, np.int64))
-            shapes.append(Shape(label, None, runs))
-            return ""
-        polygons = [np.array(part, np.float32).reshape(-1, 2) for part in outline or ()]
-    except (ValueError, TypeError, KeyError) as error:
-        return f"has an outline that cannot be read ({error}). Mend it"
+            return _add_mask(image, outline, label)
+        polygons = [np.array(part, np.float64).reshape(-1, 2) for part in outline or ()]
+    except FaultyDataError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise FaultyDataError(f"has an outline that cannot be read ({error}). Mend it") from None
     if not polygons:
-        return "has a box and no outline. Export polygons or masks"
-    shapes.extend(Shape(label, one) for one in polygons if len(one) > 2)
-    return ""
+        raise FaultyDataError("has a box and no outline. Export polygons or masks")
+    image.shapes.extend(Shape(label, one, continues=k > 0) for k, one in enumerate(polygons))
+    return image
+
+
+def _add_mask(image: ImageShapes, outline: dict[str, Any], label: int) -> ImageShapes:
+    counts, size = outline["counts"], stated_size(*outline.get("size", image.size))
+    if size != image.size and all(image.size):
+        raise FaultyDataError(
+            f"has a mask of {size[1]}x{size[0]} pixels, and its image {image.size[1]}x{image.size[0]}. Export it again"
+        )
+    if isinstance(counts, str):
+        runs = counts.encode()
+    else:
+        numbers = np.array(counts, np.int64)
+        if numbers.ndim != 1 or (numbers < 0).any() or (numbers > LARGEST).any():
+            raise FaultyDataError("has runs that are no numbers of pixels. Export it again")
+        runs = encode_runs(numbers)
+    if not runs:
+        raise FaultyDataError("has a mask without runs. Export it again")
+    image.shapes.append(Shape(label, None, runs))
+    return image._replace(size=size)
 
 
 def _classes(files: Files, top: str) -> ClassList:
@@ -130,6 +155,11 @@ def _classes(files: Files, top: str) -> ClassList:
         (k, name) for one in read for k, name in enumerate(one.names) if any(name not in o.headings for o in read)
     ]
     return of_names([name for _, name in sorted(listed, key=lambda entry: entry[0])], files.where(top))
+
+
+def _used(files: Files, top: str, rules: Rules) -> set[str]:
+    read = [_read(files, path) for path in find_json(files, top).values()]
+    return {name for one in read for name in (one.used if rules.crowd == "class" else one.used_alone)}
 
 
 def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
@@ -151,8 +181,9 @@ def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) 
         else:
             seen[key] = name
             pairs.append(Pair(key, image, path, row))
-    listing = Listing(tuple(pairs), (), (), (*missing, *problems))
-    draw = TableLabels(read.table, Canvas.make(read.names, classes, rules))
+    listing = Listing(tuple(pairs), (), (), (*missing, *problems), tuple(read.table.notes(read.images)))
+    crowds = read.names if rules.crowd == "class" else NO_CLASS[:1] * len(read.names)
+    draw = TableLabels(read.table, Canvas.make((*read.names, *crowds), classes, rules))
     return Found(listing, identity_map(len(classes.names)), draw=draw)
 
 
@@ -164,5 +195,5 @@ COCO = Layout(
     lambda files, top: name_splits(find_json(files, top)),
     _classes,
     _find,
-    shapes=True,
+    _used,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,8 +15,9 @@ from cacseg.data.class_list import ClassList, of_names
 from cacseg.data.decode import decode_labels
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import ALL, Found, Layout, Listing, Pair, Rules, join
+from cacseg.data.reading import read_json
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import Canvas, read_json
+from cacseg.data.shapes import Canvas
 from cacseg.data.spans import mask_runs, paint, run_spans
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
@@ -30,6 +32,7 @@ class Brushes(NamedTuple):
     names: tuple[str, ...]
     images: tuple[tuple[str, str, tuple[tuple[int, str], ...]], ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
 def _masks(files: Files, top: str) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
@@ -69,31 +72,48 @@ def _parse(files: Files, top: str) -> Brushes:
     there = {path.rpartition("/")[2]: path for path in files.below(top) if path.lower().endswith(IMAGE_SUFFIXES)}
     names: dict[str, int] = {}
     images, problems = [], []
+    unlabelled = others = 0
     for task in tasks:
         stated = str(task.get("file_upload") or next(map(str, task["data"].values()), "")).rpartition("/")[2]
         image = there.get(stated) or there.get(stated.partition("-")[2])  # uploads get a prefix
         regions: list[tuple[int, str]] = []
         for one in task.get("annotations", ())[-1:]:  # the last one, where several people have labelled
             order: dict[str, tuple[int, str]] = {}
+            awaited = Counter[str]()  # masks of each class
             for result in one["result"]:
-                if labels := result["value"].get("brushlabels"):
+                if labels := result.get("value", {}).get("brushlabels"):
                     control, label = result["from_name"], "-".join(labels)
                     order.setdefault(f"-{control}-{label}".replace("/", "-"), (len(order), label))
                     names.setdefault(label, len(names))
+                    awaited[label] += 1
+                else:
+                    others += str(result.get("type")).endswith("labels")
             listed = []
             for middle, count, path in masks.get((task["id"], one["id"]), ()):
                 if end := next((end for end in order if middle.endswith(end)), None):
                     listed.append((order[end][0], count, names[order[end][1]], path))
+                    awaited[order[end][1]] -= 1
                 else:
                     problems.append(
                         f"{files.where(path)} has a class that the JSON file does not name. Export both again."
                     )
+            problems += [
+                f"{count} regions {label!r} of task {task['id']} have no mask in {files.where(top)}: no "
+                f"task-{task['id']}-annotation-{one['id']}-...-{label}-*.png. Export the masks again."
+                for label, count in awaited.items()
+                if count > 0
+            ]
             regions = [(label, path) for _, _, label, path in sorted(listed)]
         if image is None:
             problems.append(f"the image of task {task['id']} is not there: {files.where(join(top, stated))}. Add it.")
         elif regions:
             images.append((image.rpartition("/")[2].rpartition(".")[0], image, tuple(regions)))
-    return Brushes(tuple(names), tuple(images), tuple(problems))
+        else:
+            unlabelled += 1
+    notes = [f"{unlabelled} images have no brush masks and are left out."] if unlabelled else []
+    if others:
+        notes.append(f"{others} regions are no brush strokes and are left out; for polygons export COCO.")
+    return Brushes(tuple(names), tuple(images), tuple(problems), tuple(notes))
 
 
 @dataclass(frozen=True)
@@ -120,11 +140,16 @@ def _classes(files: Files, top: str) -> ClassList:
     return of_names(sorted(_read(files, top).names), files.where(top))
 
 
+def _used(files: Files, top: str, rules: Rules) -> set[str]:
+    read = _read(files, top)
+    return {read.names[label] for _, _, masks in read.images for label, _ in masks}
+
+
 def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
     read = _read(files, top)
     pairs = tuple(Pair(name, image, masks[0][1], row) for row, (name, image, masks) in enumerate(read.images))
     draw = BrushLabels(Canvas.make(read.names, classes, rules), tuple(masks for _, _, masks in read.images))
-    return Found(Listing(pairs, (), (), read.problems), identity_map(len(classes.names)), draw=draw)
+    return Found(Listing(pairs, (), (), read.problems, read.notes), identity_map(len(classes.names)), draw=draw)
 
 
 LABEL_STUDIO = Layout(
@@ -135,5 +160,5 @@ LABEL_STUDIO = Layout(
     lambda files, top: {ALL: ""},
     _classes,
     _find,
-    shapes=True,
+    _used,
 )

@@ -6,6 +6,8 @@ import base64
 import binascii
 import io
 import math
+import os
+import posixpath
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,14 +17,16 @@ from PIL import Image
 from cacseg.data.class_list import NO_CLASS, ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import ALL, Found, Layout, Listing, Pair, Rules, is_split, join, name_splits
+from cacseg.data.reading import read_json, read_text
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import Canvas, ImageShapes, Shape, ShapeTable, TableLabels, read_json
-from cacseg.data.spans import Points, encode_runs, mask_runs
+from cacseg.data.shapes import Canvas, ImageShapes, Shape, ShapeTable, TableLabels, stated_size
+from cacseg.data.spans import Points, encode_runs, part_runs
 from cacseg.runtime.decode import IMAGE_SUFFIXES
-from cacseg.runtime.files import Files
+from cacseg.runtime.files import Files, FolderFiles
 
 WITHOUT_AREA = ("point", "points", "line", "linestrip")
 LISTS = ("labels.txt", "classes.txt")  # what `labelme --labels` takes
+ROUNDEST = 4096  # corners of a circle: 1/100 pixel off at a radius of 34,000
 
 
 class Labelled(NamedTuple):
@@ -43,7 +47,9 @@ class LabelMeFiles(NamedTuple):
 
 
 def _is_labelme(files: Files, top: str) -> bool:
-    for folder in (top, *(join(top, name) for name in files.folders(top))):
+    folders = [join(top, name) for name in files.folders(top)]
+    below = [join(folder, name) for folder in folders for name in files.folders(folder) if is_split(name)]
+    for folder in (top, *folders, *below):
         listed = [name for name in files.names(folder) if name.endswith(".json")]
         for name in listed[:3]:
             content = files.read(join(folder, name))
@@ -52,19 +58,27 @@ def _is_labelme(files: Files, top: str) -> bool:
     return False
 
 
+def _split_folder(path: str, top: str) -> str:
+    """The folder below the top that a file's split is called by: 'train', or 'labels/train'; '' where it has none."""
+    parts = path[len(top) :].strip("/").split("/")[:-1]
+    k = next((k for k, part in enumerate(parts[:2]) if is_split(part)), None)
+    return "" if k is None else "/".join(parts[: k + 1])
+
+
 def _splits(files: Files, top: str) -> dict[str, str]:
-    named = [name for name in files.folders(top) if is_split(name)]
+    listed = (_split_folder(path, top) for path in files.below(top) if path.endswith(".json"))
+    named = {folder.rpartition("/")[2] for folder in listed if folder}
+    named |= {name for name in files.folders(top) if is_split(name)}
     return name_splits(named) if named else {ALL: ""}
 
 
 @lru_cache(maxsize=2)  # one opening asks for classes and for images
 def _read(files: Files, top: str) -> LabelMeFiles:
-    below = files.below(top)
-    there = set(below)
+    below, there = files.below(top), set(files.below(""))
     stated = next((path for name in LISTS if (path := join(top, name)) in there), None)
     names: dict[str, int] = {}
     if stated is not None:
-        lines = (line.strip() for line in files.read(stated).decode().splitlines())
+        lines = (line.strip() for line in read_text(files, stated).splitlines())
         names = {name: k for k, name in enumerate(dict.fromkeys(filter(None, lines)))}
     images: list[Labelled] = []
     problems: list[tuple[str, str]] = []
@@ -76,15 +90,15 @@ def _read(files: Files, top: str) -> LabelMeFiles:
             content = read_json(files, path)
             if not isinstance(content, dict) or "shapes" not in content:
                 continue  # some other JSON
-            image = _image_of(path, content, there)
-            size = (int(content.get("imageHeight") or 0), int(content.get("imageWidth") or 0))
+            image = _image_of(files, path, content, there)
+            size = stated_size(content.get("imageHeight"), content.get("imageWidth"))
             shapes = []
             for one in content["shapes"]:
                 name, kind = str(one["label"]), one.get("shape_type") or "polygon"
                 if kind in WITHOUT_AREA:
                     skipped.append(path)
                     continue
-                if name not in names and name != NO_CLASS and stated is not None:
+                if name not in names and name not in NO_CLASS and stated is not None:
                     raise FaultyDataError(
                         f"has the class {name!r}, which {stated} does not name. Add it there, or mend it"
                     )
@@ -93,27 +107,39 @@ def _read(files: Files, top: str) -> LabelMeFiles:
             text = str(error)
             problems.append((path, text if files.where(path) in text else f"{files.where(path)} {text}."))
             continue
-        except (KeyError, TypeError, ValueError, OSError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
             problems.append(
                 (path, f"{files.where(path)} has a shape that cannot be read ({error!r}). Save it in LabelMe again.")
             )
             continue
         if image is None:
-            stated_image = content.get("imagePath")
-            problems.append(
-                (path, f"{files.where(path)} has no image: {stated_image} is not there. Add it, or remove both.")
-            )
+            problems.append((path, f"{files.where(path)} has no image: {_missing(files, path, content)}"))
         else:
             images.append(Labelled(path, image, ImageShapes(size, shapes)))
     return LabelMeFiles(tuple(names), tuple(images), tuple(problems), tuple(skipped))
 
 
-def _image_of(path: str, content: dict[str, Any], there: set[str]) -> str | None:
-    """The image that the file names, else the one of its own name beside it."""
-    folder, stem = path.rpartition("/")[0], path.removesuffix(".json")
-    named = join(folder, str(content.get("imagePath", "")).replace("\\", "/").rpartition("/")[2])
-    places = [named, *(stem + end for suffix in IMAGE_SUFFIXES for end in (suffix, suffix.upper()))]
+def _image_path(content: dict[str, Any]) -> str:
+    return str(content.get("imagePath") or "").replace("\\", "/")
+
+
+def _image_of(files: Files, path: str, content: dict[str, Any], there: set[str]) -> str | None:
+    """The image that the file names from where it is, else one of that name, or of its own, beside it."""
+    folder, stem, stated = path.rpartition("/")[0], path.removesuffix(".json"), _image_path(content)
+    named = posixpath.normpath(posixpath.join(folder, stated)).removeprefix(f"{os.path.abspath(files.root)}/")
+    beside = join(folder, stated.rpartition("/")[2])
+    places = [named, beside, *(stem + end for suffix in IMAGE_SUFFIXES for end in (suffix, suffix.upper()))]
     return next((place for place in places if place in there), None)
+
+
+def _missing(files: Files, path: str, content: dict[str, Any]) -> str:
+    """Which image is not there, and what to do: one outside of the data set needs the folder above both."""
+    stated = _image_path(content)
+    place = os.path.normpath(os.path.join(os.path.abspath(files.root), os.path.dirname(path), stated))
+    above = os.path.commonpath([os.path.abspath(files.root), place])
+    if isinstance(files, FolderFiles) and os.path.isfile(place) and above != os.path.dirname(above):
+        return f"{stated} is outside of {files.root}. Give the folder above both, {above}."
+    return f"{stated or 'imagePath'} is not there. Add it, or remove both."
 
 
 def _shape(one: dict[str, Any], kind: str, label: int, size: tuple[int, int]) -> Shape:
@@ -125,9 +151,11 @@ def _shape(one: dict[str, Any], kind: str, label: int, size: tuple[int, int]) ->
         (x, y), rim = points
         radius = math.dist((x, y), rim)
         # The polygon is nowhere further than 1/100 pixel from the circle.
-        count = max(12, math.ceil(math.pi / math.acos(max(0.5, 1 - 0.01 / max(radius, 0.02)))))
+        step = max(math.acos(max(0.5, 1 - 0.01 / max(radius, 0.02))), math.pi / ROUNDEST)
+        count = max(12, math.ceil(math.pi / step))
         turn = 2 * np.pi * np.arange(count) / count
-        points = np.stack([x + radius * np.cos(turn), y + radius * np.sin(turn)], 1)
+        with np.errstate(invalid="ignore"):  # an infinite radius, which drawing refuses
+            points = np.stack([x + radius * np.cos(turn), y + radius * np.sin(turn)], 1)
     elif kind == "mask":
         return Shape(label, None, _mask_runs(one["mask"], points, size))
     elif kind not in ("polygon", "oriented_rectangle", "rectangle"):
@@ -142,8 +170,10 @@ def _mask_runs(text: str, points: Points, size: tuple[int, int]) -> bytes:
     try:
         with Image.open(io.BytesIO(base64.b64decode(text, validate=True))) as picture:
             part = np.asarray(picture).astype(bool)
-    except (binascii.Error, OSError, SyntaxError) as error:
+    except (binascii.Error, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise FaultyDataError(f"has a damaged mask ({error}). Draw it again") from None
+    if not all(size):
+        raise FaultyDataError("has a mask and no imageHeight and imageWidth. Save it in LabelMe again")
     left, top = (int(value) for value in points[0])
     bottom, right = top + part.shape[0], left + part.shape[1]
     if part.ndim != 2 or min(left, top) < 0 or bottom > size[0] or right > size[1]:
@@ -151,9 +181,7 @@ def _mask_runs(text: str, points: Points, size: tuple[int, int]) -> bytes:
             f"has a mask outside of its image of {size[1]}x{size[0]} pixels: x from {left} to {right}, y from {top} to "
             f"{bottom}. Draw it again"
         )
-    whole = np.zeros(size, bool)
-    whole[top:bottom, left:right] = part
-    return encode_runs(mask_runs(whole))
+    return encode_runs(part_runs(part, left, top, size))
 
 
 def _classes(files: Files, top: str) -> ClassList:
@@ -162,32 +190,49 @@ def _classes(files: Files, top: str) -> ClassList:
     return of_names(read.names if listed else sorted(read.names), files.where(top))
 
 
+def _used(files: Files, top: str, rules: Rules) -> set[str]:
+    read = _read(files, top)
+    return {read.names[shape.label] for one in read.images for shape in one.shapes.shapes}
+
+
 def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
-    read, start = _read(files, top), f"{join(top, split)}/".lstrip("/")
-    own = [one for one in read.images if one.path.startswith(start)]
-    pairs = [
-        Pair(one.path[len(start) :].removesuffix(".json"), one.image, one.path, row) for row, one in enumerate(own)
-    ]
-    labelled = {pair.image for pair in pairs}
+    read = _read(files, top)
+
+    def is_own(path: str) -> bool:
+        return not split or _split_folder(path, top).rpartition("/")[2] == split
+
+    own = [one for one in read.images if is_own(one.path)]
+    problems = [text for path, text in read.problems if is_own(path)]
+    pairs, seen = [], dict[str, str]()
+    for row, one in enumerate(own):
+        folder = join(top, _split_folder(one.path, top) if split else "")
+        name = one.path[len(folder) :].strip("/").removesuffix(".json")
+        if name in seen:
+            problems.append(f"images must have names of their own: {seen[name]} and {files.where(one.path)}.")
+            continue
+        seen[name] = one.path
+        pairs.append(Pair(name, one.image, one.path, row))
+    labelled = {one.image for one in own}
     without = sum(
-        path not in labelled and path.lower().endswith(IMAGE_SUFFIXES) for path in files.below(join(top, split))
+        path not in labelled and path.lower().endswith(IMAGE_SUFFIXES) and is_own(path) for path in files.below(top)
     )
     notes = [f"{without} images have no JSON file and are left out."] if without else []
-    if skipped := sum(path.startswith(start) for path in read.skipped):
+    if skipped := sum(map(is_own, read.skipped)):
         notes.append(f"{skipped} points and lines have no area and are left out.")
-    problems = tuple(text for path, text in read.problems if path.startswith(start))
-    draw = TableLabels(ShapeTable.pack([one.shapes for one in own]), Canvas.make(read.names, classes, rules))
-    listing = Listing(tuple(pairs), (), (), problems, tuple(notes))
+    table = ShapeTable.pack([one.shapes for one in own])
+    notes += table.notes([one.path for one in own])
+    draw = TableLabels(table, Canvas.make(read.names, classes, rules))
+    listing = Listing(tuple(pairs), (), (), tuple(problems), tuple(notes))
     return Found(listing, identity_map(len(classes.names)), draw=draw)
 
 
 LABELME = Layout(
     "labelme",
-    "NAME.json beside NAME.jpg, in one folder or in {train,val}/",
+    "NAME.json beside NAME.jpg or naming it, in one folder or in {train,val}/",
     (),
     _is_labelme,
     _splits,
     _classes,
     _find,
-    shapes=True,
+    _used,
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 
-import numpy as np
-
-from cacseg.data.class_list import ClassList, check_colours_differ, of_names
-from cacseg.data.decode import Labels, decode_labels
+from cacseg.data.class_list import NO_CLASS, ClassList, check_colours_differ, of_names
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layout import ALL, Found, Layout, Rules, is_split, join, list_files, match, name_splits
+from cacseg.data.reading import read_text
 from cacseg.runtime.colours import Colour
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
@@ -39,7 +37,7 @@ def _voc_classes(files: Files, top: str) -> ClassList:
         return ClassList(VOC_NAMES, voc_colours(len(VOC_NAMES)), (BORDER,), True)
     where = files.where(path)
     colours: dict[str, Colour] = {}
-    for number, line in enumerate(files.read(path).decode("utf-8-sig").splitlines(), 1):
+    for number, line in enumerate(read_text(files, path).splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         parts = line.strip().rsplit(":", 3)  # a name may have colons
@@ -51,7 +49,8 @@ def _voc_classes(files: Files, top: str) -> ClassList:
     classes = of_names(list(colours), where)
     palette = tuple(colours[name] for name in classes.names)
     check_colours_differ(palette, where)
-    return ClassList(classes.names, palette, () if BORDER in palette else (BORDER,), True)
+    ignored = {BORDER, *(colours[name] for name in NO_CLASS if name in colours)}.difference(palette)
+    return ClassList(classes.names, palette, tuple(sorted(ignored)), True)
 
 
 def _voc_splits(files: Files, top: str) -> dict[str, str]:
@@ -67,7 +66,7 @@ def _find_voc(files: Files, top: str, split: str, classes: ClassList, rules: Rul
     wanted, problems = list(labels), []
     if split:
         path = join(top, LISTS, f"{split}.txt")
-        lines = files.read(path).decode("utf-8-sig").splitlines()
+        lines = read_text(files, path).splitlines()
         wanted = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
         for folder, there in (("JPEGImages", images), ("SegmentationClass", labels)):
             problems += [
@@ -79,20 +78,13 @@ def _find_voc(files: Files, top: str, split: str, classes: ClassList, rules: Rul
         wanted = [name for name in wanted if name in images and name in labels]
     found = match(files, [(k, images[k]) for k in wanted if k in images], [(k, labels[k]) for k in wanted])
     label_map = LabelMap(
-        {255: IGNORE}, num_classes=len(classes.names), colours=classes.palette, ignored_colours=classes.ignored_colours
+        {255: IGNORE},
+        num_classes=len(classes.names),
+        colours=classes.palette,
+        ignored_colours=classes.ignored_colours,
+        by_colour=True,
     )
-    return Found(found._replace(problems=(*problems, *found.problems)), label_map, _decode_colours)
-
-
-def _decode_colours(content: bytes, where: str) -> Labels:
-    """By colour, also where the file has a palette: its indices are those of whatever program wrote it."""
-    read = decode_labels(content, where)
-    if read.indices is None:
-        return read
-    table = np.repeat(np.arange(256, dtype=np.uint8)[:, None], 3, 1) if read.palette is None else read.palette
-    if int(read.indices.max(initial=0)) >= len(table):
-        raise ValueError(f"{where} has more values than colours. Export it again as a mask in colours.")
-    return Labels(colours=table[read.indices])
+    return Found(found._replace(problems=(*problems, *found.problems)), label_map)
 
 
 def _mask_folders(files: Files, top: str) -> dict[str, str]:
@@ -103,10 +95,10 @@ def _mask_folders(files: Files, top: str) -> dict[str, str]:
 
 def _mask_values(files: Files, path: str) -> dict[int, str]:
     """Lines 'value, name' below a heading."""
-    rows = csv.reader(files.read(path).decode("utf-8-sig").splitlines()[1:], skipinitialspace=True)
+    rows = csv.reader(read_text(files, path).splitlines()[1:], skipinitialspace=True)
     try:
         return {int(row[0]): row[1].strip() for row in rows if row}
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, csv.Error) as error:
         raise ValueError(f"{files.where(path)} must have lines of a pixel value and a class ({error}).") from None
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from cacseg.data.class_list import ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import ALL, Found, Layout, Listing, Pair, Rules, join, name_splits
+from cacseg.data.reading import read_text
 from cacseg.data.sample import FaultyDataError
-from cacseg.data.shapes import Canvas, Drawing
-from cacseg.data.spans import Points
+from cacseg.data.shapes import Canvas, ImageShapes, Shape, ShapeTable, TableLabels
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
 
@@ -66,7 +64,7 @@ def _images(files: Files, top: str) -> dict[str, list[str]]:
             plain = "/".join(part for part in str(entry).replace("\\", "/").split("/") if part not in ("", ".", ".."))
             for place in (join(top, root, plain), join(top, plain), join(top, plain.partition("/")[2])):
                 if place in known:  # a list of images
-                    lines = files.read(place).decode().splitlines()
+                    lines = read_text(files, place).splitlines()
                     found.setdefault(key, []).extend(_listed(lines, top, there))
                     break
                 below = [
@@ -103,49 +101,49 @@ def _classes(files: Files, top: str) -> ClassList:
     return of_names(_settings(files, top)["names"], files.where(_yaml_path(files, top) or top))
 
 
-@dataclass(frozen=True)
-class TextLabels:
-    """Reads and draws a file of lines 'class x y x y x y ...', x and y as shares of width and height."""
+def _read(files: Files, path: str, count: int) -> list[Shape]:
+    """Of lines 'class x y x y x y ...', x and y as shares of width and height."""
+    lines = enumerate(read_text(files, path).splitlines(), 1)
+    return [_parse(line, f"line {number} of {files.where(path)}", count) for number, line in lines if line.strip()]
 
-    canvas: Canvas
-    names: tuple[str, ...]
 
-    def __call__(self, files: Files, pair: Pair, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        labels, polygons = [], []
-        where = files.where(pair.labels)
-        for number, line in enumerate(files.read(pair.labels).decode().splitlines() if pair.labels else (), 1):
-            if not line.strip():
-                continue
-            label, polygon = self._parse(line, f"line {number} of {where}")
-            labels.append(label)
-            polygons.append(polygon * (size[1], size[0]))
-        points = np.concatenate([np.zeros((0, 2)), *polygons])
-        counts = np.array([len(one) for one in polygons], np.int64)
-        return self.canvas.draw(Drawing(np.array(labels, np.int64), points, counts, {}), size, where)
+def _parse(line: str, where: str, count: int) -> Shape:
+    try:
+        first, *values = map(float, line.split())
+    except ValueError:
+        raise FaultyDataError(f"{where} must be numbers, a class and points; got {line[:40]!r}. Mend it.") from None
+    if not (first.is_integer() and 0 <= first < count):
+        raise FaultyDataError(
+            f"{where} has the class {first:g}; data.yaml names {count}, 0 to {count - 1}. Add it there, or remove the "
+            "line."
+        )
+    if len(values) < 6 or len(values) % 2:
+        kind = "a box" if len(values) == 4 else f"{len(values)} numbers"
+        raise FaultyDataError(f"{where} has {kind} where a polygon has 3 points or more. Export polygons.")
+    return Shape(int(first), np.array(values).reshape(-1, 2))
 
-    def _parse(self, line: str, where: str) -> tuple[int, Points]:
-        try:
-            first, *values = (float(value) for value in line.split())
-        except ValueError:
-            raise FaultyDataError(f"{where} must be numbers, a class and points; got {line[:40]!r}. Mend it.") from None
-        if not (first.is_integer() and 0 <= first < len(self.names)):
-            raise FaultyDataError(
-                f"{where} has the class {first:g}; data.yaml names {len(self.names)}, 0 to {len(self.names) - 1}. Add "
-                "it there, or remove the line."
-            )
-        if len(values) < 6 or len(values) % 2:
-            kind = "a box" if len(values) == 4 else f"{len(values)} numbers"
-            raise FaultyDataError(f"{where} has {kind} where a polygon has 3 points or more. Export polygons.")
-        return int(first), np.array(values).reshape(-1, 2)
+
+def _text_path(image: str) -> tuple[str, str]:
+    """Of an image, its file of labels, and its name below 'images/'."""
+    folder, _, stem = image.rpartition(".")[0].rpartition("images/")
+    return f"{folder}labels/{stem}.txt", stem
+
+
+def _used(files: Files, top: str, rules: Rules) -> set[str]:
+    names, known = _settings(files, top)["names"], set(files.below(top))
+    texts = {_text_path(image)[0] for images in _images(files, top).values() for image in images} & known
+    lines = (line.split() for text in texts for line in read_text(files, text).splitlines())
+    numbers = {words[0] for words in lines if words}
+    return {name for k, name in enumerate(names) if str(k) in numbers}
 
 
 def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) -> Found:
     names, known = _settings(files, top)["names"], set(files.below(top))
-    pairs, problems, used = [], [], set()
+    pairs, problems, used = list[Pair](), [], set()
+    shapes: list[ImageShapes] = []
     without = 0
     for image in _images(files, top).get(split, []):
-        folder, _, stem = image.rpartition(".")[0].rpartition("images/")
-        text = f"{folder}labels/{stem}.txt"
+        text, stem = _text_path(image)
         if image not in known:
             problems.append(
                 f"data.yaml lists an image that is not there: {files.where(image)}. Add it, or export again."
@@ -153,13 +151,20 @@ def _find(files: Files, top: str, split: str, classes: ClassList, rules: Rules) 
             continue
         used.add(text)
         without += text not in known
-        name = stem.removeprefix(f"{split}/")
-        pairs.append(Pair(name, image, text if text in known else ""))
+        try:
+            read = _read(files, text, len(names)) if text in known else []
+        except FaultyDataError as error:
+            problems.append(str(error))
+            continue
+        pairs.append(Pair(stem.removeprefix(f"{split}/"), image, text if text in known else "", len(pairs)))
+        shapes.append(ImageShapes((0, 0), read))
     folders = {text.rpartition("/")[0] for text in used}
     unpaired = [path for path in sorted(known - used) if path.endswith(".txt") and path.rpartition("/")[0] in folders]
-    notes = (f"{without} images have no file of labels: nothing is drawn there.",) if without else ()
-    draw = TextLabels(Canvas.make(names, classes, rules), tuple(names))
-    listing = Listing(tuple(pairs), (), tuple(unpaired), tuple(problems), notes)
+    table = ShapeTable.pack(shapes)
+    notes = [f"{without} images have no file of labels: nothing is drawn there."] if without else []
+    notes += table.notes([pair.name for pair in pairs])
+    draw = TableLabels(table, Canvas.make(names, classes, rules), shares=True)
+    listing = Listing(tuple(pairs), (), tuple(unpaired), tuple(problems), tuple(notes))
     return Found(listing, identity_map(len(classes.names)), draw=draw)
 
 
@@ -171,5 +176,5 @@ YOLO = Layout(
     _splits,
     _classes,
     _find,
-    shapes=True,
+    _used,
 )
