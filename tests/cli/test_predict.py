@@ -152,3 +152,56 @@ def test_polygons_for_labelling_tools(target, place, tmp_path, capsys, monkeypat
         mask = np.asarray(Image.open(tmp_path / f"out/masks/{data.image_name(k)}.png"))
         place_of = np.array([data.class_names.index(one) if one in data.class_names else 255 for one in names])
         np.testing.assert_array_equal(data.read(k).labels, place_of[mask])
+
+
+def test_shards_and_resumed_runs_share_one_coco_file(place, tmp_path, capsys, monkeypatch):
+    photos, out = tmp_path / "photos", tmp_path / "out"
+    photos.mkdir()
+    for k in range(5):
+        (photos / f"{k}.png").write_bytes((place / "photos/one.png").read_bytes())
+    arguments = ("predict", place / "model.safetensors", photos, "-o", out, "--no-overlays", "--format", "coco")
+    counts = []
+    for shard in ("1/2", "2/2"):
+        assert run(*arguments, "--shard", shard, capsys=capsys, monkeypatch=monkeypatch).code == 0
+        counts.append(len(json.loads((out / "coco.json").read_text())["images"]))
+    assert 0 < counts[0] < counts[1] == 5
+    content = (out / "coco.json").read_text()
+    kept = (out / "coco/0.json").stat().st_mtime_ns
+    (out / "coco/1.json").unlink()
+    (out / "coco.json").unlink()
+    again = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert "1 of 5 images predicted" in again.out
+    assert (out / "coco.json").read_text() == content
+    assert (out / "coco/0.json").stat().st_mtime_ns == kept
+
+
+@pytest.mark.parametrize(("target", "file"), [("coco", "coco.json"), ("labelme", "labelme/one.json")])
+def test_polygons_of_frames_in_their_order(target, file, place, tmp_path, capsys, monkeypatch):
+    arguments = ("predict", place / "model.safetensors", place / "photos/more", "-o", tmp_path / "out", "--carry", 0.5)
+    assert run(*arguments, "--format", target, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    assert "one.png" in (tmp_path / "out" / file).read_text()
+
+
+@pytest.mark.parametrize("target", ["coco", "labelme", "geojson"])
+def test_polygons_of_videos_are_refused(target, place, tmp_path, capsys, monkeypatch):
+    for source, out in (("film.mp4", "out"), (place / "photos", "out.mp4")):
+        arguments = ("predict", place / "model.safetensors", source, "-o", tmp_path / out, "--format", target)
+        done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+        assert done.code == 2
+        assert f"--format {target}" in done.err
+        assert len(done.err.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_geojson_of_ordinary_images(place, tmp_path, capsys, monkeypatch):
+    arguments = ("predict", place / "model.safetensors", place / "other", "-o", tmp_path / "out", "--format", "geojson")
+    assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    content = json.loads((tmp_path / "out/geojson/two.geojson").read_text())
+    mask = np.asarray(Image.open(tmp_path / "out/masks/two.png"))
+    pixels = np.zeros(3, int)
+    for one in content["features"]:
+        pixels[one["properties"]["index"]] += one["properties"]["area_pixels"]
+    assert pixels.tolist() == np.bincount(mask.ravel(), minlength=3).tolist()
+    other = run(*arguments, "--coordinates", "pixels", capsys=capsys, monkeypatch=monkeypatch)
+    assert other.code == 2
+    assert "coordinates was 'wgs84' and is now 'pixels'" in other.err

@@ -10,6 +10,7 @@ from pycocotools.coco import COCO
 import data_trees as trees
 import label_trees
 from cacseg.cli import main
+from cacseg.data import convert as module
 from cacseg.data import open_data
 from cacseg.data.check import check_data
 from cacseg.data.convert import convert
@@ -22,6 +23,7 @@ SOURCES = {
     "yolo": label_trees.yolo,
     "voc": label_trees.voc,
     "roboflow_masks": label_trees.roboflow_masks,
+    "label_studio": label_trees.label_studio,
 }
 
 
@@ -31,7 +33,8 @@ def test_the_same_labels(name, target, tmp_path):
     SOURCES[name](tmp_path / "source", label_trees.scenes())
     rules = Rules(uncovered="ignore") if name in ("coco", "labelme", "yolo") else Rules()
     counts = convert(name, tmp_path / "source", tmp_path / "out", target=target, rules=rules)
-    assert set(counts) == {"train", "val"}
+    assert set(counts) == ({"all"} if name == "label_studio" else {"train", "val"})
+    assert not (tmp_path / "out.part").exists()
     read_by = {"uncovered": "ignore"} if target == "coco" else {}
     for split, count in counts.items():
         source = open_data(name, tmp_path / "source", split, uncovered=rules.uncovered)
@@ -63,18 +66,45 @@ def test_pycocotools_reads_what_is_written(tmp_path, capsys):
         np.testing.assert_array_equal(drawn, labels_of[image["file_name"].removesuffix(".jpg")])
 
 
-def test_what_was_stopped_goes_on(tmp_path):
+@pytest.mark.parametrize("target", ["folder", "coco"])
+def test_what_was_stopped_by_a_damaged_file_goes_on(target, tmp_path):
+    """It does not look finished until all is there; images that are done are not done again."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    label_trees.labelme(source, label_trees.scenes())
+    whole = (source / "val/val_1.png").read_bytes()
+    (source / "val/val_1.png").write_bytes(whole[:-30])
+    with pytest.raises(OSError, match=r"val_1\.png"):
+        convert("labelme", source, out, target=target, rules=Rules())
+    assert not out.exists()
+    part = "labels/train/train_0.png" if target == "folder" else "parts/val/val_0.json"
+    kept = (tmp_path / "out.part" / part).stat().st_mtime_ns
+    image = (tmp_path / "out.part/images/train/train_0.png").stat().st_mtime_ns
+    with pytest.raises(FileExistsError, match=r"out\.part holds files of something else"):
+        convert("labelme", source, out, target=target, rules=Rules(overlap="smaller"))
+    (source / "val/val_1.png").write_bytes(whole)
+    write, written = module.write_file, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "write_file", lambda path, content: (written.append(path.name), write(path, content)))
+        assert convert("labelme", source, out, target=target, rules=Rules()) == {"train": 2, "val": 2}
+    assert "val_1.png" in written
+    assert not {"val_0.json", "val_0.png", "train_0.png", "train_1.png"} & set(written)
+    assert (out / "images/train/train_0.png").stat().st_mtime_ns == image
+    if target == "folder":
+        assert (out / part).stat().st_mtime_ns == kept
+        with Image.open(out / part) as picture:
+            assert picture.mode == "P"
+    left = {"folder": {"classes.txt", "labels"}, "coco": {"annotations"}}[target]
+    assert {path.name for path in out.iterdir()} == {"convert.json", "images", *left}
+    assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
+
+
+def test_what_is_finished_is_compared_and_left_alone(tmp_path):
     label_trees.labelme(tmp_path / "source", label_trees.scenes())
     convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules())
-    kept, lost = (tmp_path / f"out/labels/train/train_{k}.png" for k in (0, 1))
-    before, content = kept.stat().st_mtime_ns, lost.read_bytes()
-    with Image.open(kept) as picture:
-        assert picture.mode == "P"
-    lost.unlink()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules())
-    assert kept.stat().st_mtime_ns == before
-    assert lost.read_bytes() == content
-    trees.write(lost, np.zeros(trees.SIZE, np.uint8))
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+    trees.write(tmp_path / "out/labels/train/train_1.png", np.zeros(trees.SIZE, np.uint8))
     with pytest.raises(ValueError, match="train_1 among them"):
         convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules())
     with pytest.raises(FileExistsError, match="holds files of something else"):
@@ -94,6 +124,17 @@ def test_from_a_zip(tmp_path):
         place = np.full(256, 255, np.uint8)
         place[:3] = [data.class_names.index(one) for one in label_trees.NAMES]
         np.testing.assert_array_equal(sample.labels, place[labels])
+
+
+@pytest.mark.parametrize("name", [" road ", "#1", "ro\nad", "[ignore]", "\ufeffroad", ""])
+def test_names_that_a_class_list_cannot_hold(name, tmp_path):
+    label_trees.coco(tmp_path / "source", label_trees.scenes(), names=(name, "car", "sky"))
+    with pytest.raises(ValueError, match=r"classes\.txt cannot hold the name .* Rename it") as error:
+        convert("coco", tmp_path / "source", tmp_path / "out", rules=Rules())
+    assert repr(name) in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+    convert("coco", tmp_path / "source", tmp_path / "out", target="coco", rules=Rules())
+    assert open_data("coco", tmp_path / "out", "train", uncovered="ignore").class_names[1] == name
 
 
 def test_nothing_is_written_of_what_is_damaged(tmp_path, monkeypatch, capsys):

@@ -1,11 +1,13 @@
 """Large TIFF files, by windows."""
 
+import json
 import warnings
 
 import numpy as np
 import pytest
 import torch
 
+from cacseg.engine import rasters
 from cacseg.engine.backend import TorchBackend
 from cacseg.engine.inference import Inference, Tiling
 from cacseg.engine.rasters import predict_rasters
@@ -18,6 +20,7 @@ from command_line import run
 
 rasterio = pytest.importorskip("rasterio")
 from affine import Affine  # noqa: E402
+from rasterio.features import rasterize  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 TILING = Tiling(128, 32)
@@ -96,6 +99,41 @@ def test_a_file_that_cannot_be_read_is_named_and_nothing_is_left(model, bands, t
     assert done.written == 1
     assert sorted(one.path.name for one in done.failed) == ["cut.tif", "deep.tif", "text.tif"]
     assert sorted(path.name for path in (tmp_path / "out/masks").iterdir()) == ["good.tif"]
+
+
+def test_polygons_by_windows_are_those_of_the_mask(model, bands, tmp_path, monkeypatch):
+    """Cut where a window ends, in map coordinates, and made anew when they are gone."""
+    monkeypatch.setattr(rasters, "WINDOW", 128)
+    bands[:, 100:120, 50:90] = 0
+    place = {"crs": "EPSG:32632", "transform": Affine(0.2, 0.0, 500_000.0, 0.0, -0.2, 5_400_000.0), "nodata": 0}
+    write(tmp_path / "city.tif", bands, **place)
+    save = SaveOptions(False, polygons="geojson", simplify=0.0, coordinates="map")
+    assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=save).written == 1
+    path = tmp_path / "out/geojson/city.geojson"
+    content = json.loads(path.read_text())
+    with rasterio.open(tmp_path / "out/masks/city.tif") as file:
+        mask = file.read(1)
+    shapes = [(one["geometry"], one["properties"]["index"] + 1) for one in content["features"]]
+    drawn = rasterize(shapes, mask.shape, transform=place["transform"])
+    np.testing.assert_array_equal(drawn, np.where(mask == 255, 0, mask + 1))
+    pixels = sum(one["properties"]["area_pixels"] for one in content["features"])
+    assert pixels == (mask != 255).sum()
+    before = path.read_bytes()
+    path.unlink()
+    assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=save).written == 1
+    assert path.read_bytes() == before
+    assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=save).skipped == 1
+
+
+@pytest.mark.parametrize("target", ["coco", "labelme"])
+def test_other_polygons_of_rasters_are_refused(target, model, bands, tmp_path, capsys, monkeypatch):
+    model.save(tmp_path / "model.safetensors")
+    write(tmp_path / "city.tif", bands)
+    arguments = ("predict", tmp_path / "model.safetensors", tmp_path / "city.tif", "-o", tmp_path / "out")
+    done = run(*arguments, "--tile", 128, "--overlap", 32, "--format", target, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert "--format geojson" in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(model, bands, tmp_path, capsys, monkeypatch):

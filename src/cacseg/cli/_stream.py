@@ -30,6 +30,11 @@ def open_stream(
         raise ValueError(f"a stream is one video, one camera or one folder of frames; got {len(paths)} paths.")
     if worker.count > 1:
         raise ValueError("the frames of a stream follow each other, so that one process predicts them: --shard 1/1.")
+    if save.polygons is not None and (to_video or is_video(paths[0])):
+        raise ValueError(
+            f"--format {save.polygons} is of images, and a video's frames are no files. Write the frames as images "
+            "first, and give a folder for the output."
+        )
     if plain and carry > 0.0:
         raise ValueError("--carry is for the context-aware classifier. Leave out --carry or --plain.")
     if to_video and output.suffix.lower() not in CODECS:
@@ -55,7 +60,7 @@ def predict_stream(
     overwrite: bool,
 ) -> None:
     from cacseg._files import check_target
-    from cacseg.runtime.folder import SaveOptions
+    from cacseg.runtime.folder import SaveOptions, join_coco
     from cacseg.runtime.journal import Journal
     from cacseg.runtime.video import (
         USUAL_FPS,
@@ -91,7 +96,8 @@ def predict_stream(
             if to_video:
                 check_target(output, overwrite)
                 save = SaveOptions(overlays=False)
-            with Journal(folder, {**written, "carry": carry}, overwrite=overwrite) as journal:
+            finish = join_coco(folder, backend.classes.names, save)
+            with Journal(folder, {**written, "carry": carry}, overwrite=overwrite, finish=finish) as journal:
                 if frames.is_live and journal.rows:
                     raise FileExistsError(f"{output} holds frames of a camera already. Choose another folder.")
                 done, skipped = write_masks(

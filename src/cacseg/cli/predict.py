@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cacseg.cli import _options as options
 from cacseg.cli._console import fail, note, progress_bar, say, typer
@@ -39,9 +39,12 @@ def predict(
     ] = False,
     bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
     target: Annotated[
-        str, typer.Option("--format", help="png; labelme or coco: polygons too, as labelme/NAME.json or coco.json.")
+        str, typer.Option("--format", help="png; labelme, coco or geojson: polygons too, for labelling tools and maps.")
     ] = "png",
     simplify: Annotated[float, typer.Option(min=0.0, help="Pixels that a polygon may be off its edge; 0: none.")] = 1.0,
+    coordinates: Annotated[
+        str, typer.Option(help="Of GeoJSON: wgs84, longitude and latitude; map, the image's own system; or pixels.")
+    ] = "wgs84",
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
@@ -83,8 +86,9 @@ def predict(
     cacseg predict runs/mine film.mp4 -o out.mp4 --carry 0.9
 
     Writes masks/NAME.png, overlays/NAME.jpg, confidence/NAME.png and entropy/NAME.png at the size of the image; NAME is
-    its path below the given folder. --format labelme and coco add polygons, to be corrected in a labelling tool. Run it
-    again to resume: finished images are skipped, images that changed are predicted anew. An image that
+    its path below the given folder. --format adds polygons, to be corrected in a labelling tool: labelme/NAME.json,
+    coco.json of all images, or geojson/NAME.geojson, in map coordinates where the image has them. Run it again to
+    resume: finished images are skipped, images that changed are predicted anew. An image that
     cannot be read is named at the end and the exit code is 1; 2 means that nothing was begun or that a file could not
     be written.
 
@@ -98,16 +102,15 @@ def predict(
     from cacseg.cli._stream import open_stream, predict_stream
     from cacseg.predictor import Predictor
     from cacseg.runtime.decode import count_pixels
-    from cacseg.runtime.folder import SaveOptions, Summary, predict_files
-    from cacseg.runtime.inputs import find_images, fingerprint
+    from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
+    from cacseg.runtime.inputs import find_images, fingerprint, is_tiff
     from cacseg.runtime.journal import Journal
     from cacseg.runtime.shards import parse_shard, shard_of_environment
 
-    if target not in ("png", "labelme", "coco"):
-        raise ValueError(f"--format must be png, labelme or coco; got {target!r}.")
-    if target != "png" and tile is not None:
-        raise ValueError("--format and --tile exclude each other. Leave one out.")
-    save = SaveOptions(overlays, confidence, entropy, opacity, bits, target == "labelme", simplify)
+    if target not in ("png", *get_args(Polygons)):
+        raise ValueError(f"--format must be png, {', '.join(get_args(Polygons))}; got {target!r}.")
+    polygons = None if target == "png" else target
+    save = SaveOptions(overlays, confidence, entropy, opacity, bits, polygons, simplify, coordinates)  # type: ignore[arg-type]
     chosen: dict[str, Any] = {}
     if Path(model).suffix == ".onnx":
         if slide or stride or whole or multi_scale or flip or tile:
@@ -125,6 +128,10 @@ def predict(
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
     frames = open_stream(paths, output, carry, plain, save, worker)
     found = find_images(paths, output) if frames is None else []
+    if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
+        raise ValueError(
+            f"--format {target} is of images decoded whole, which TIFF files by --tile are not. Use --format geojson."
+        )
     inputs = [item for item in found if worker.owns(item.name)]
     if worker.count > 1:
         note(f"{worker}: {len(inputs)} of {len(found)} images", "")
@@ -132,18 +139,19 @@ def predict(
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
     written |= {} if target == "png" else {"format": target, "simplify": simplify}
+    written |= {"coordinates": coordinates} if target == "geojson" else {}
     if frames is not None:
         how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
         predict_stream(backend, paths[0], frames, output, written, save=save, overwrite=overwrite, **how)
         return
-    start = time.perf_counter()
+    start, finish = time.perf_counter(), join_coco(output, backend.classes.names, save)
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"  # the one that shows its progress
     with (
-        Journal(output, written, overwrite=overwrite, shard=worker) as journal,
+        Journal(output, written, overwrite=overwrite, shard=worker, finish=finish) as journal,
         progress_bar("failed", visible=is_first) as bar,
     ):
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
-        others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
+        others = [item for item in inputs if not (tile and is_tiff(item))]
         for item in others if tile else ():
             if (pixels := count_pixels(item.path)) > LARGE:
                 note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.")
@@ -155,8 +163,6 @@ def predict(
         small = predict_files(
             backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
         )
-        if target == "coco":
-            _write_coco(output, [item for item in others if item.name in journal.rows], backend, simplify)
     total = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start
     earlier = f", {total.skipped} were done before" if total.skipped else ""
@@ -171,30 +177,14 @@ def predict(
             raise typer.Exit(1)
 
 
-def _write_coco(output: Path, items: list[Input], backend: Any, simplify: float) -> None:
-    """One file about all masks that are there."""
-    import numpy as np
-    from PIL import Image
-
-    from cacseg._files import write_file
-    from cacseg.runtime.outlines import coco_json
-
-    masks = {}
-    for item in items:
-        path = output / "masks" / f"{item.name}.png"
-        name = item.name if item.name.endswith(item.path.suffix) else item.name + item.path.suffix
-        with Image.open(path) as mask:
-            masks[name] = np.array(mask, np.uint8)
-    write_file(output / "coco.json", coco_json(masks, backend.classes.names, simplify))
-
-
 def _predict_rasters(
     backend: Any, inputs: list[Input], journal: Journal, save: SaveOptions, plain: bool, bar: Progress
 ) -> Summary:
     """The TIFF files among the inputs, by windows."""
-    from cacseg.engine.rasters import is_raster, predict_rasters
+    from cacseg.engine.rasters import predict_rasters
+    from cacseg.runtime.inputs import is_tiff
 
-    rasters = [item for item in inputs if is_raster(item)]
+    rasters = [item for item in inputs if is_tiff(item)]
     tasks: dict[str, Any] = {}
 
     def step(item: Input, done: int, total: int) -> None:

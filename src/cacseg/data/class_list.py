@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
-from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
+from cacseg.runtime.colours import BACKGROUND, MAX_CLASSES, Colour, background_index, distinct_colours
 
 IGNORED = "[ignore]"  # a line of this name gives a colour that is to be ignored
-BACKGROUND, BLACK = "background", (0, 0, 0)  # added before a single class
+BLACK = (0, 0, 0)  # the background that is added before a single class
 NO_CLASS = (
     "__ignore__",
     "_ignore_",
@@ -110,11 +110,6 @@ def with_uncovered(classes: ClassList, uncovered: str, where: str) -> ClassList:
         palette = tuple(BLACK if k == found else colour for k, colour in enumerate(classes.palette))
         return classes._replace(palette=palette)
     return classes._replace(names=(BACKGROUND, *classes.names), palette=(BLACK, *classes.palette))
-
-
-def background_index(names: Sequence[str]) -> int | None:
-    """The class that stands for what is labelled as nothing else."""
-    return next((k for k, name in enumerate(names) if name.lower().strip("_") == BACKGROUND), None)
 
 
 def builtin_classes(name: str) -> ClassList:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
-from cacseg._files import acquire_lock, make_folder, write_file
-from cacseg.data.layout import Rules
+from cacseg._files import LOCK, acquire_lock, make_folder, write_file
+from cacseg.data.class_list import NO_CLASS, ClassList, parse_classes
+from cacseg.data.layout import ALL, Rules, Uncovered
 from cacseg.data.open import FileData, check_listing, open_data, open_layout, open_split
 from cacseg.data.sample import FaultyDataError
 from cacseg.data.spans import encode_runs, mask_runs
 from cacseg.runtime.colours import index_png
+from cacseg.runtime.polygons import write_coco
 
 Format = Literal["folder", "coco"]
+PARTS = "parts"  # what COCO says of each image, until all are there
+TARGETS = {"folder": "classes.txt", "coco": "COCO"}
 STATE = "convert.json"  # what the folder is made of, so that another conversion is not mixed with it
 
 
@@ -31,39 +37,87 @@ def convert(
     workers: int = 1,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> dict[str, int]:
-    """Writes every split of a data set below `output` and reads it back; the number of images of each split.
+    """Writes every split of a data set as the folder `output` and reads it back; the number of images of each split.
 
-    Files are written whole or not at all, and those that are there already are kept, so a conversion that was stopped
-    goes on where it was. Nothing is written where the data set has faults.
+    All is written into `output`.part, which gets its name when it was read back and is the same as the source. What was
+    stopped, by a damaged file for example, goes on there: images that are done are not done again. Of a conversion
+    that was finished nothing is written, and it is compared again.
     """
     if target not in get_args(Format):
         raise ValueError(f"the format must be {' or '.join(get_args(Format))}; got {target!r}.")
-    output = Path(output)
+    output = Path(output).resolve()
+    part = output.with_name(f"{output.name}.part")
     layout, files, top, classes = open_layout(name, root, rules)
     opened = []
     for split in layout.splits(files, top):
         data, listing = open_split(layout, files, top, classes, split, rules)
         check_listing(listing, files, f"the split {split!r} of {files.where(top)}")
         opened.append(data)
+    text = _check_names(classes, target, files.where(top))
     source: dict[str, Any] = {"root": str(Path(root).resolve()), "name": layout.name, "target": target}
     source |= {"rules": list(rules), "classes": list(classes.names)}
-    if output.exists() and any(output.iterdir()):
-        before = json.loads((output / STATE).read_text()) if (output / STATE).is_file() else None
-        if before != source:
-            raise FileExistsError(f"{output} holds files of something else. Choose another folder.")
-    make_folder(output)
-    with acquire_lock(output, "converting"):
-        write_file(output / STATE, json.dumps(source, indent=2) + "\n")
-        colours = zip(classes.names, classes.palette, strict=True)
-        text = "".join(f"{one} #{red:02x}{green:02x}{blue:02x}\n" for one, (red, green, blue) in colours)
-        if target == "folder":
-            write_file(output / "classes.txt", text)
-        with ThreadPoolExecutor(max(1, workers)) as pool:
+    is_finished = _holds(output, source)
+    _holds(part, source)
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        if is_finished:
             for data in opened:
-                _convert_split(data, output, target, pool, progress)
+                _check_split(data, output, target, pool, _split_name(data, opened, target))
+            return {data.split: len(data) for data in opened}
+        make_folder(output.parent)
+        make_folder(part)
+        with acquire_lock(part, "converting"):
+            write_file(part / STATE, json.dumps(source, indent=2) + "\n")
+            if target == "folder":
+                write_file(part / "classes.txt", text)
             for data in opened:
-                _check_split(data, output, target, pool)
+                _convert_split(data, part, target, pool, progress, _split_name(data, opened, target))
+            for data in opened:
+                _check_split(data, part, target, pool, _split_name(data, opened, target))
+            if (part / PARTS).is_dir():
+                shutil.rmtree(part / PARTS)
+        (part / LOCK).unlink(missing_ok=True)
+        if output.exists():  # and empty
+            output.rmdir()
+        part.rename(output)
     return {data.split: len(data) for data in opened}
+
+
+def _check_names(classes: ClassList, target: Format, where: str) -> str:
+    """The text of classes.txt; an error where a class could not be read back by its name."""
+    colours = zip(classes.names, classes.palette, strict=True)
+    lines = [f"{one} #{red:02x}{green:02x}{blue:02x}" for one, (red, green, blue) in colours]
+    for name, line in zip(classes.names, lines, strict=True):
+        if target == "coco":
+            is_whole = name not in NO_CLASS
+        else:
+            try:
+                is_whole = parse_classes(line, "").names == (name,)
+            except ValueError:
+                is_whole = False
+        if not is_whole:
+            raise ValueError(f"{TARGETS[target]} cannot hold the name {name!r} of a class of {where}. Rename it there.")
+    if len(classes.names) == 1:
+        raise ValueError(
+            f"{where} has one class, {classes.names[0]!r}, and would be read back with a background added. Add a class "
+            "'background' there."
+        )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _holds(folder: Path, source: dict[str, Any]) -> bool:
+    """Whether a folder holds this conversion; an error where it holds something else."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return False
+    state = folder / STATE
+    if not folder.is_dir() or not state.is_file() or json.loads(state.read_text()) != source:
+        raise FileExistsError(f"{folder} holds files of something else. Choose another folder.")
+    return True
+
+
+def _split_name(data: FileData, opened: Sequence[FileData], target: Format) -> str:
+    """COCO's tools call data without splits default."""
+    is_alone = len(opened) == 1 and data.split not in ("train", "val", "test")
+    return "default" if target == "coco" and is_alone else data.split
 
 
 def _convert_split(
@@ -72,49 +126,47 @@ def _convert_split(
     target: Format,
     pool: ThreadPoolExecutor,
     progress: Callable[[str, int, int], None] | None,
+    split: str,
 ) -> None:
-    def write(index: int) -> list[dict[str, Any]]:
-        image, labels = _paths(data, index, output)
-        if target == "folder" and image.exists() and labels.exists():
-            return []
+    def write(index: int) -> None:
+        image, labels = _paths(data, index, output, split)
+        made = labels if target == "folder" else _part(data, index, output, split)
+        if image.exists() and made.exists():
+            return
         sample = data.read(index)
         if not image.exists():
             write_file(image, data.files.read(data.pairs[index].image))
-        if target == "coco":
-            return _annotations(sample.labels, index)
-        write_file(labels, index_png(sample.labels, data.palette))
-        return []
+        if target == "folder":
+            write_file(labels, index_png(sample.labels, data.palette))
+        else:
+            write_file(made, _annotations(sample.labels, image.relative_to(output / "images" / split).as_posix()))
 
-    place = output / "annotations" / f"instances_{data.split}.json"
+    place = output / "annotations" / f"instances_{split}.json"
     if target == "coco" and place.exists():
         return
-    images: list[dict[str, Any]] = []
-    annotations: list[dict[str, Any]] = []
-    for index, found in enumerate(pool.map(write, range(len(data)))):
-        if target == "coco":
-            image = _paths(data, index, output)[0].relative_to(output / "images" / data.split).as_posix()
-            height, width = found[0]["segmentation"]["size"] if found else data.read(index).labels.shape
-            images.append({"id": index + 1, "file_name": image, "height": height, "width": width})
-            annotations += [{"id": len(annotations) + k + 1, **one} for k, one in enumerate(found)]
+    for index, _ in enumerate(pool.map(write, range(len(data)))):
         if progress is not None:
             progress(data.split, index + 1, len(data))
     if target == "coco":
-        categories = [{"id": k + 1, "name": name, "supercategory": ""} for k, name in enumerate(data.class_names)]
-        content = {"info": {}, "licenses": [], "images": images, "annotations": annotations, "categories": categories}
-        write_file(place, json.dumps(content))
+        parts = (_part(data, index, output, split) for index in range(len(data)))
+        write_coco(place, data.class_names, (path.read_text() for path in parts))
 
 
-def _paths(data: FileData, index: int, output: Path) -> tuple[Path, Path]:
+def _part(data: FileData, index: int, output: Path, split: str) -> Path:
+    return output / PARTS / split / f"{data.pairs[index].name}.json"
+
+
+def _paths(data: FileData, index: int, output: Path, split: str) -> tuple[Path, Path]:
     pair = data.pairs[index]
     suffix = pair.image.rpartition(".")[2]
     return (
-        output / "images" / data.split / f"{pair.name}.{suffix}",
-        output / "labels" / data.split / f"{pair.name}.png",
+        output / "images" / split / f"{pair.name}.{suffix}",
+        output / "labels" / split / f"{pair.name}.png",
     )
 
 
-def _annotations(labels: np.ndarray[Any, np.dtype[np.uint8]], index: int) -> list[dict[str, Any]]:
-    """One for each class of the image, a mask in COCO's compressed runs."""
+def _annotations(labels: npt.NDArray[np.uint8], file_name: str) -> str:
+    """What a COCO file says of one image: for each class a mask in compressed runs."""
     found = []
     for label in np.unique(labels[labels != 255]).tolist():
         mask = labels == label
@@ -122,7 +174,6 @@ def _annotations(labels: np.ndarray[Any, np.dtype[np.uint8]], index: int) -> lis
         top, left = int(rows[0]), int(columns[0])
         found.append(
             {
-                "image_id": index + 1,
                 "category_id": label + 1,
                 "segmentation": {"size": list(labels.shape), "counts": encode_runs(mask_runs(mask)).decode()},
                 "area": int(mask.sum()),
@@ -130,12 +181,15 @@ def _annotations(labels: np.ndarray[Any, np.dtype[np.uint8]], index: int) -> lis
                 "iscrowd": 0,
             }
         )
-    return found
+    image = {"file_name": file_name, "height": labels.shape[0], "width": labels.shape[1]}
+    return json.dumps({"image": image, "annotations": found})
 
 
-def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolExecutor) -> None:
+def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolExecutor, split: str) -> None:
     """Reads back what was written: the same images and the same labels."""
-    written = open_data(target, output, data.split, uncovered="ignore" if target == "coco" else "background")
+    read_as = ALL if target == "coco" and split == "default" else split
+    uncovered: Uncovered = "ignore" if target == "coco" else "background"
+    written = open_data(target, output, read_as, uncovered=uncovered)
     names: Sequence[str] = [written.image_name(k) for k in range(len(written))]
     place = {name: k for k, name in enumerate(names)}
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cacseg._checks import first_few
-from cacseg.data.class_list import ClassList, background_index, of_names, with_uncovered
+from cacseg.data.class_list import ClassList, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Listing, Overlap, Pair, Rules, Uncovered
 from cacseg.data.layouts import LAYOUTS, OWN
 from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
-from cacseg.runtime.colours import Colour
+from cacseg.runtime.colours import Colour, background_index
 from cacseg.runtime.decode import IMAGE_SUFFIXES, decode_image
 from cacseg.runtime.files import Files, open_files
 

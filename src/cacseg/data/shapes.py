@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cacseg.data.class_list import NO_CLASS, ClassList, background_index
+from cacseg.data.class_list import NO_CLASS, ClassList
 from cacseg.data.label_map import IGNORE
 from cacseg.data.layout import Pair, Rules
 from cacseg.data.sample import FaultyDataError, check_one_size
 from cacseg.data.spans import Ints, Points, Spans, decode_runs, paint, polygon_spans, run_spans
+from cacseg.runtime.colours import background_index
 from cacseg.runtime.files import Files
 
 FAR = 1e6  # no coordinate is larger; 32 bits hold these to 1/16 pixel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,18 +22,18 @@ from cacseg.engine.tiles import Box, TiledImage
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.folder import Failure, SaveOptions, Summary
+from cacseg.runtime.geojson import geojson_lines
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.journal import Journal, stamp
+from cacseg.runtime.outlines import Region
+from cacseg.runtime.places import place_of_dataset
+from cacseg.runtime.polygons import foreground, write_lines
 from cacseg.runtime.result import to_integers
 
-SUFFIXES = (".tif", ".tiff")
 CACHE = 64  # MiB of blocks that GDAL holds
 BLOCK = 256  # pixels a side of a block that is written
+WINDOW = 2048  # pixels a side of a part whose polygons are in memory at once
 NO_DATA = 255  # in masks: pixels that the image marks as empty, or as outside of it
-
-
-def is_raster(item: Input) -> bool:
-    return item.path.suffix.lower() in SUFFIXES
 
 
 def _rasterio() -> Any:
@@ -90,21 +90,26 @@ def predict_rasters(
     plain: bool = False,
     step: Callable[[Input, int, int], None] | None = None,
 ) -> Summary:
-    """Writes masks/NAME.tif of each file, with its georeference; confidence and entropy likewise. No overlays.
+    """Writes masks/NAME.tif of each file, with its georeference; confidence and entropy likewise, GeoJSON. No overlays.
 
     `step` is called after each tile of each pass with the file, the tiles done and how many there are. What the journal
     has is skipped; a file that cannot be read is a `Failure`, and the rest goes on.
     """
+    if save.polygons not in (None, "geojson"):
+        raise ValueError(f"polygons of rasters are written as geojson; got {save.polygons}. Use --format geojson.")
     wanted = ["masks", *(["confidence"] if save.confidence else []), *(["entropy"] if save.entropy else [])]
     written, skipped, failed = 0, 0, list[Failure]()
     for item in inputs:
         targets = {kind: journal.folder / kind / f"{item.name}.tif" for kind in wanted}
-        if journal.is_done(item) and all(path.exists() for path in targets.values()):
+        polygons = journal.folder / "geojson" / f"{item.name}.geojson" if save.polygons == "geojson" else None
+        if journal.is_done(item) and all(one.exists() for one in (*targets.values(), polygons) if one):
             skipped += 1
             continue
         try:
             before = stamp(item.path)
             size = _predict(backend, item, targets, plain, save.bits, step)
+            if polygons is not None:
+                write_polygons(targets["masks"], polygons, backend.classes.names, save)
             journal.add(item, size, before)
             written += 1
         except (OSError, ValueError, MemoryError) as error:
@@ -170,6 +175,25 @@ def _predict(
             with suppress(FileNotFoundError):
                 path.unlink()
     return size
+
+
+def write_polygons(mask: Path, path: Path, names: Sequence[str], save: SaveOptions) -> None:
+    """GeoJSON of a mask that was written, by windows: a region is cut where one ends."""
+    rasterio = _rasterio()
+    with ExitStack() as stack:
+        stack.enter_context(rasterio.Env(GDAL_CACHEMAX=CACHE))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        dataset = stack.enter_context(rasterio.open(mask))
+
+        def regions() -> Iterator[tuple[list[Region], tuple[int, int]]]:
+            for top in range(0, dataset.height, WINDOW):
+                for left in range(0, dataset.width, WINDOW):
+                    box = Box(top, left, min(top + WINDOW, dataset.height), min(left + WINDOW, dataset.width))
+                    yield foreground(dataset.read(1, window=window_of(box)), names), (left, top)
+
+        place = place_of_dataset(dataset, save.coordinates)
+        write_lines(path, geojson_lines(regions(), names, place, save.simplify))
 
 
 def _profile(dataset: Any, kind: str, bits: int) -> dict[str, Any]:

@@ -14,9 +14,15 @@ from PIL import Image
 from cacseg._files import write_file
 from cacseg.runtime.opencv import cv2
 
+BACKGROUND = "background"
 MAX_CLASSES = 255  # 0 to 254, in labels of 8 bits, of which one value is kept for what is ignored
 Colour = tuple[int, int, int]
 Picture = npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
+
+
+def background_index(names: Sequence[str]) -> int | None:
+    """The class that stands for what is labelled as nothing else."""
+    return next((k for k, name in enumerate(names) if name.lower().strip("_") == BACKGROUND), None)
 
 
 def distinct_colours(count: int) -> tuple[Colour, ...]:

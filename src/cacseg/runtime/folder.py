@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from cacseg._files import write_file
-from cacseg.runtime.backend import Answer, Backend, Context
+from cacseg.runtime.backend import Answer, Backend, Classes, Context
 from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
 from cacseg.runtime.decode import decode_image
+from cacseg.runtime.geojson import geojson_lines
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.journal import Journal, stamp
-from cacseg.runtime.outlines import SIMPLIFY, labelme_json
+from cacseg.runtime.opencv import cv2
+from cacseg.runtime.places import Coordinates, check_coordinates, place_of
+from cacseg.runtime.polygons import SIMPLIFY, coco_part, foreground, labelme_json, write_coco, write_lines
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import png, to_integers
 
 _Kind = TypeVar("_Kind")
 
+Polygons = Literal["labelme", "coco", "geojson"]
 JPEG_SIDE = 65500  # pixels that a JPEG may be wide or high
 
 
@@ -32,8 +36,10 @@ class SaveOptions:
         entropy: of the probabilities over the logarithm of the class count, `entropy/NAME.png`, scaled likewise.
         opacity: of the overlay's colours.
         bits: 8 or 16, of confidence and entropy maps.
-        labelme: polygons, `labelme/NAME.json`.
+        polygons: `labelme/NAME.json`, `coco/NAME.json` (a part of `coco.json`) or `geojson/NAME.geojson`.
         simplify: pixels that polygons may be off the edges of their regions.
+        coordinates: of GeoJSON, where the image has a place on the ground: "wgs84", longitude and latitude; "map", its
+            own system; or "pixels".
     """
 
     overlays: bool = True
@@ -41,10 +47,16 @@ class SaveOptions:
     entropy: bool = False
     opacity: float = 0.5
     bits: int = 8
-    labelme: bool = False
+    polygons: Polygons | None = None
     simplify: float = SIMPLIFY
+    coordinates: Coordinates = "wgs84"
 
     def __post_init__(self) -> None:
+        check_coordinates(self.coordinates)
+        if self.polygons is not None and self.polygons not in get_args(Polygons):
+            raise ValueError(f"polygons are {', '.join(get_args(Polygons))}; got {self.polygons!r}.")
+        if self.polygons is not None and cv2 is None:
+            raise ModuleNotFoundError("polygons need OpenCV: pip install opencv-python-headless", name="cv2")
         if self.bits not in (8, 16):
             raise ValueError(f"maps have 8 or 16 bits; got {self.bits}.")
         if not 0.0 <= self.opacity <= 1.0:
@@ -53,7 +65,8 @@ class SaveOptions:
     def paths(self, folder: Path, name: str) -> dict[str, Path]:
         kinds = {"masks": (True, "png"), "overlays": (self.overlays, "jpg")}
         kinds |= {"confidence": (self.confidence, "png"), "entropy": (self.entropy, "png")}
-        kinds |= {"labelme": (self.labelme, "json")}
+        if self.polygons is not None:
+            kinds |= {self.polygons: (True, "geojson" if self.polygons == "geojson" else "json")}
         return {kind: folder / kind / f"{name}.{suffix}" for kind, (wanted, suffix) in kinds.items() if wanted}
 
 
@@ -118,7 +131,9 @@ def predict_files(
         workers: threads that read, and as many that write; `prefetch` bounds the memory of images that wait.
         progress: called with the number of finished images, skipped ones included, and how many of them failed.
     """
-    colours, maps = palette or backend.classes.palette, save.confidence or save.entropy
+    classes, maps = backend.classes, save.confidence or save.entropy
+    if palette is not None:
+        classes = classes._replace(palette=tuple(palette))
 
     def is_done(item: Input) -> bool:
         return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
@@ -151,7 +166,7 @@ def predict_files(
         return [found for one in group for found in predict([one])]
 
     def write(one: Prediction) -> Prediction:
-        write_prediction(one, journal.folder, colours, save, backend.classes.names)
+        write_prediction(one, journal.folder, classes, save)
         return one
 
     failed: list[Failure] = []
@@ -183,15 +198,32 @@ def _nbytes(one: _LoadedImage | Prediction | Failure) -> int:
     return 0 if isinstance(one, Failure) else one.nbytes()
 
 
-def write_prediction(
-    one: Prediction, folder: Path, palette: Sequence[Colour], save: SaveOptions, names: Sequence[str] = ()
-) -> None:
-    paths, answer = save.paths(folder, one.item.name), one.answer
+def write_prediction(one: Prediction, folder: Path, classes: Classes, save: SaveOptions) -> None:
+    paths, answer, path = save.paths(folder, one.item.name), one.answer, one.item.path
     for kind, values in (("confidence", answer.confidence), ("entropy", answer.entropy)):
         if kind in paths and values is not None:
             write_file(paths[kind], png(to_integers(values, save.bits)))
-    if save.labelme:
-        write_file(paths["labelme"], labelme_json(answer.mask, names, one.item.path, paths["labelme"], save.simplify))
+    if save.polygons == "labelme":
+        text = labelme_json(answer.mask, classes.names, path, paths["labelme"], save.simplify)
+        write_file(paths["labelme"], text)
+    elif save.polygons == "coco":
+        name = one.item.name if one.item.name.endswith(path.suffix) else one.item.name + path.suffix
+        write_file(paths["coco"], coco_part(answer.mask, classes.names, name, save.simplify))
+    elif save.polygons == "geojson":
+        regions = foreground(answer.mask, classes.names)
+        place = place_of(path, save.coordinates)
+        write_lines(paths["geojson"], geojson_lines([(regions, (0, 0))], classes.names, place, save.simplify))
     if save.overlays:
-        write_file(paths["overlays"], jpeg(overlay(one.image, answer.mask, palette, save.opacity)))
-    save_index_png(paths["masks"], answer.mask, palette, overwrite=True)
+        write_file(paths["overlays"], jpeg(overlay(one.image, answer.mask, classes.palette, save.opacity)))
+    save_index_png(paths["masks"], answer.mask, classes.palette, overwrite=True)
+
+
+def join_coco(folder: Path, names: Sequence[str], save: SaveOptions) -> Callable[[Sequence[str]], None]:
+    """Writes `coco.json` of the images of these names; `Journal` calls it. Images whose part is gone are left out."""
+
+    def finish(images: Sequence[str]) -> None:
+        if save.polygons == "coco":
+            parts = (save.paths(folder, name)["coco"] for name in images)
+            write_coco(folder / "coco.json", names, (path.read_text() for path in parts if path.is_file()))
+
+    return finish

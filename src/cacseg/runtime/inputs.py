@@ -13,6 +13,8 @@ from typing import NamedTuple
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import FolderFiles
 
+TIFF_SUFFIXES = (".tif", ".tiff")
+
 
 class Input(NamedTuple):
     """An image to predict."""
@@ -82,6 +84,10 @@ def _name(paths: Iterable[Path], base: str) -> list[str]:
 
 def _count(names: Iterable[str]) -> Counter[str]:
     return Counter(name.lower() for name in names)  # on some disks a.png and A.png are one file
+
+
+def is_tiff(item: Input) -> bool:
+    return item.path.suffix.lower() in TIFF_SUFFIXES
 
 
 def fingerprint(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class Journal:
     stand for its hashes, until the end of the `with` block: workers that could write the same image exclude each other,
     whatever their number of shards. A worker that begins or ends while no other runs merges all indexes into
     `index.csv`, each image once, and removes the unfinished files of killed ones. So a worker finds all that was done
-    for its images in `index.csv` and its own index.
+    for its images in `index.csv` and its own index. `finish` is then called with the names of all images, of every
+    worker, to write what is about all of them.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class Journal:
         *,
         overwrite: bool = False,
         shard: Shard = Shard(),  # noqa: B008 (frozen)
+        finish: Callable[[Sequence[str]], None] = lambda _: None,
     ) -> None:
-        self.folder, self.shard = folder, shard
+        self.folder, self.shard, self._finish = folder, shard, finish
         if overwrite and self.shard.count > 1:
             raise ValueError("--overwrite would remove what other shards did. Choose another folder, or remove it.")
         self._merged = self.index = folder / "index.csv"
@@ -71,6 +73,7 @@ class Journal:
                 with self._gate():
                     if self._locks(0, HASHES):
                         self._merge()
+                        self._finish(sorted(_read(self._merged)))
 
     def is_done(self, item: Input) -> bool:
         """Whether this image, unchanged, was predicted. Raises where its name belongs to another image."""

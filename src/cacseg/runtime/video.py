@@ -256,7 +256,7 @@ def write_masks(
                 yield frame
 
     def write(one: Prediction) -> Prediction:
-        write_prediction(one, journal.folder, backend.classes.palette, save)
+        write_prediction(one, journal.folder, backend.classes, save)
         return one
 
     predictions = predict_frames(backend, todo(), maps=save.confidence or save.entropy, plain=plain, batch=batch)
