@@ -9,7 +9,8 @@ from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.data.hold_out import hold_out
 from cacseg.data.layout import ALL, Rules
-from cacseg.data.open import FileData, open_layout
+from cacseg.data.open import open_layout
+from cacseg.data.python import PythonData
 from cacseg.recipes.config import DataConfig
 from cacseg.recipes.files import CONFIG, is_run, read_config
 from cacseg.recipes.named import PAPER_DATA
@@ -44,7 +45,10 @@ def data_to_evaluate(
             f"{weights} was trained on 'synthetic', which has no folder; got --data {root}. Give the --name of what "
             "is there (folder, camvid, ...), or leave --data out."
         )
-    if run is not None and name in (None, run.name):
+    if run is not None and run.name == PythonData.name and (name or root):  # files in place of what it was given
+        files = {"name": name or guess_name(str(root)), "root": root, "val_share": None, "val_group": None}
+        data = run.model_copy(update=files)
+    elif run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})
     elif name is None and root is None:
         raise ValueError(f"nothing says what {weights} was trained on: give the data set with --data, and its --name.")
@@ -76,12 +80,15 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
         rules = Rules(data.ignore_index, data.overlap, data.uncovered)
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
-    opened = _open(data, split, None)
-    assert isinstance(opened, FileData)
-    return hold_out(opened, data.val_share, data.val_group)
+    return hold_out(_open(data, split, None), data.val_share, data.val_group)
 
 
 def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
+    if data.name == PythonData.name:
+        raise ValueError(
+            "the data of this run came from a Python program, which alone can open them: resume it there, with "
+            "cacseg.train(..., resume=True); other commands take files with the same classes, by --data and --name."
+        )
     return open_data(
         data.name,
         data.root,
