@@ -49,14 +49,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    model = cacseg.create_model("fcn", len(CLASSES), backbone="test_resnet", head_channels=32)
+    model = cacseg.create_model("fcn", len(CLASSES), backbone="test_resnet", output_stride=8, head_channels=32)
     settings = {
         "data.crop": 48,
         "schedule.steps": options.steps,
         "schedule.warmup_steps": 0,
-        "optimiser.rate": 2e-3,
+        "optimiser.rate": 5e-3,
         "training.batch": 4,
         "training.workers": 0,
+        "training.scored_train_images": 0,
     }
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch) / "run"

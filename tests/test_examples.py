@@ -13,7 +13,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), [("smp_plain_loop", 25), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)]
+    ("name", "steps"),
+    [("smp_plain_loop", 25), ("own_dataset", 40), *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHERS)],
 )
 def test_an_example_trains(name, steps, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

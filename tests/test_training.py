@@ -3,11 +3,14 @@
 import json
 import os
 import random
+import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import cacseg
 from cacseg.data import open_data
@@ -193,3 +196,33 @@ def test_what_cannot_be_trained_is_refused_and_leaves_no_run(tmp_path):
         cacseg.train(small_model(), Scenes(), folder=folder)
     with pytest.raises(ValueError, match=r"train\[\d\].* has 2 in "):
         train(folder, [(scene(k)[0], scene(k)[1].clip(1)) for k in range(3)], model=small_model(2))
+
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "docs" / "data.md").read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("modules", [(), ("datasets",), ("albumentations",), ("torchvision.transforms.v2",)])
+def test_the_snippets_of_the_docs_run(modules, tmp_path, monkeypatch):
+    known = {name.rpartition(".")[2]: pytest.importorskip(name) for name in modules}
+    (block,) = [one for one in BLOCKS if (f"{next(iter(known))}." in one if known else "class Photos" in one)]
+    monkeypatch.chdir(tmp_path)
+    names = [f"photo_{k}" for k in range(6)]
+    for folder, place, suffix in (("photos", 0, "jpg"), ("masks", 1, "png")):
+        Path(folder).mkdir()
+        for k, name in enumerate(names):
+            Image.fromarray(scene(k)[place]).save(f"{folder}/{name}.{suffix}")
+    if "v2" in known:
+        known["tv_tensors"] = pytest.importorskip("torchvision.tv_tensors")
+    if "datasets" in known:
+        known["datasets"].disable_progress_bars()
+        pictures = [[Image.fromarray(one) for one in scene(k)] for k in range(3)]
+        saved = known["datasets"].Dataset.from_list([{"image": image, "label": mask} for image, mask in pictures])
+        known["datasets"].DatasetDict(train=saved, validation=saved.select(range(2))).save_to_disk("saved")
+    settings = {**SETTINGS, "schedule.steps": 1, "training.validate_every": 1}
+    photos = BLOCKS[0].partition("\n\n\n")[0]  # the class, which other snippets use
+    space = {"torch": torch, "Image": Image, "cacseg": cacseg, "model": small_model(), "names": names, **known}
+    exec(photos, space)
+    exec(block, {**space, "settings": settings})
+    (run_folder,) = Path("runs").iterdir()
+    assert cacseg.load(run_folder).num_classes == 3
+    assert (run_folder / "report.html").exists()
