@@ -16,6 +16,7 @@ import cacseg
 from cacseg.data import open_data
 from cacseg.engine.callbacks import Stopped
 from cacseg.engine.checkpoints import read_checkpoint
+from cacseg.recipes import change
 from cacseg.recipes.build import run
 from cacseg.recipes.files import read_config
 from cacseg.recipes.protocol import data_to_evaluate, open_split
@@ -146,13 +147,21 @@ def test_a_resumed_run_is_the_run_whatever_generators_a_transform_draws_from(tmp
 
 def test_the_command_line_says_that_python_has_the_data(tmp_path):
     train(tmp_path / "run", settings={"schedule.steps": 1})
-    with pytest.raises(ValueError, match=r"Python program.*cacseg\.train\(.*resume=True"):
-        run(read_config(tmp_path / "run").config, tmp_path / "run", resume=True)
+    config = read_config(tmp_path / "run").config
+    for one in (config, change(config, {"data.root": "here"})):
+        with pytest.raises(ValueError, match=r"Python program.*cacseg\.train\(.*resume=True"):
+            run(one, tmp_path / "run", resume=True)
     weights = tmp_path / "run" / "last.safetensors"
     named = data_to_evaluate(weights, name="folder", root="elsewhere")
     assert (named.name, named.root, named.crop) == ("folder", "elsewhere", (32, 32))
     with pytest.raises(ValueError, match="Python program"):
         open_split(data_to_evaluate(weights), "val")
+    for kind, place in (("images", 0), ("labels", 1)):
+        (tmp_path / "data" / kind / "val").mkdir(parents=True)
+        Image.fromarray(scene(0)[place]).save(tmp_path / "data" / kind / "val" / "0.png")
+    (tmp_path / "data" / "classes.txt").write_text("\n".join(CLASSES))
+    files = read_config(tmp_path / "run").config.data.model_copy(update={"root": str(tmp_path / "data")})
+    assert np.array_equal(open_split(files, "val").read(0).labels, scene(0)[1])
 
 
 def test_images_are_held_out_by_their_names(tmp_path):
@@ -190,6 +199,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_no_run(tmp_path):
     refused(ValueError, r"data\.flip is a setting of our transform", settings={"data.flip": 0.3}, transform=Wild())
     refused(ValueError, "model must have the classes of the data; got 3 for the 2", class_names=CLASSES[:2])
     refused(ValueError, "got both", val_share=0.2, validation=Scenes(2))
+    refused(ValueError, "val_group belongs to val_share", val_group="^(.*)_")
     refused(ValueError, r"crop must fit .* got 512x512", settings={"data.crop": 512})
     refused(ValueError, r"fits into data\.crop, 32x32 .* got 40x48", transform=lambda image, mask: (image, mask))
     with pytest.raises(ValueError, match="got neither"):

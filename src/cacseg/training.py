@@ -13,6 +13,7 @@ from torch import distributed
 from cacseg._files import write_file
 from cacseg.data import SegmentationData
 from cacseg.data.hold_out import hold_out
+from cacseg.data.label_map import IGNORE
 from cacseg.data.own_transform import OwnTransform
 from cacseg.data.python import PythonData, split_in_two
 from cacseg.engine._lightning import is_first_process
@@ -53,7 +54,7 @@ def train(
     folder: str | Path,
     class_names: Sequence[str] | None = None,
     palette: Sequence[Sequence[int]] | None = None,
-    ignore_index: int = 255,
+    ignore_index: int = IGNORE,
     names: Sequence[str] | None = None,
     val_share: float | None = None,
     val_group: str | None = None,
@@ -111,12 +112,13 @@ def train(
 
     train, of_both = split_in_two(train)
     validation = of_both if validation is None else split_in_two(validation)[0]
-    if (validation is None) == (val_share is None) or (val_group is not None and val_share is None):
+    if (validation is None) == (val_share is None):
         raise ValueError(
             "a run is validated on data of its own, or on a share of the training data; got "
-            f"{'neither' if validation is None and val_share is None else 'both'}. Give validation, or val_share=0.2, "
-            "with which val_group goes."
+            f"{'neither' if validation is None else 'both'}. Give validation, or val_share=0.2."
         )
+    if val_group is not None and val_share is None:
+        raise ValueError("val_group belongs to val_share, which is not given. Give it, e.g. val_share=0.2.")
     given: dict[str, Any] = {"class_names": class_names, "palette": palette, "ignored": ignore_index}
     train_data = _as_data(train, "train", model, {**given, "names": names})
     config = configure(model, settings or {}, transform is not None, val_share, val_group)
@@ -170,7 +172,9 @@ def _as_data(data: Any, split: str, model: SegmentationModel, given: Mapping[str
     """The given data as the engine reads them."""
     if isinstance(data, SegmentationData):
         named = [key for key in ("class_names", "palette", "names") if given[key] is not None]
-        if named or given["ignored"] != data.ignore_index:
+        if data.ignore_index != IGNORE:
+            raise ValueError(f"ignored pixels of samples are {IGNORE}; {data.name} has {data.ignore_index}. Map them.")
+        if named or given["ignored"] != IGNORE:
             raise ValueError(
                 f"{', '.join(named) or 'ignore_index'} goes with pairs of images and masks; {data.name} has its own. "
                 "Leave it out."

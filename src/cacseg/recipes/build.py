@@ -30,7 +30,7 @@ from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
-from cacseg.recipes.protocol import open_split
+from cacseg.recipes.protocol import of_python, open_split
 from cacseg.variants import VARIANTS, Variant
 
 
@@ -65,6 +65,8 @@ def _run(
     config: Config, folder: str | Path, recipe: str, resume: bool, report: Callable[[str], None], progress: bool
 ) -> Result:
     folder = Path(folder)
+    if config.data.name == PythonData.name:  # with a transform, perhaps, that is not here either
+        raise of_python()
     config, saved = begin(config, folder, resume)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     if config.data.val_share is not None:

@@ -45,9 +45,8 @@ def data_to_evaluate(
             f"{weights} was trained on 'synthetic', which has no folder; got --data {root}. Give the --name of what "
             "is there (folder, camvid, ...), or leave --data out."
         )
-    if run is not None and run.name == PythonData.name and (name or root):  # files in place of what it was given
-        files = {"name": name or guess_name(str(root)), "root": root, "val_share": None, "val_group": None}
-        data = run.model_copy(update=files)
+    if run is not None and run.name == PythonData.name and root is not None:
+        data = _in_files(run.model_copy(update={"root": root}), name)
     elif run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})
     elif name is None and root is None:
@@ -61,6 +60,8 @@ def data_to_evaluate(
 
 def open_split(data: DataConfig, split: str) -> SegmentationData:
     """The training ("train") or the validation split ("val") of a configuration."""
+    if data.name == PythonData.name:
+        data = _in_files(data)
     if data.val_share is not None:
         return open_held_out(data)[split == "val"]
     if data.val_group is not None:
@@ -83,12 +84,21 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
     return hold_out(_open(data, split, None), data.val_share, data.val_group)
 
 
+def of_python() -> ValueError:
+    return ValueError(
+        "the data of this run came from a Python program, which alone can open them: resume it there, with "
+        "cacseg.train(..., resume=True); eval and report take files with the same classes, by --data."
+    )
+
+
+def _in_files(data: DataConfig, name: str | None = None) -> DataConfig:
+    """Files in place of what a Python program gave a run, shown to the model as those were."""
+    if data.root is None:
+        raise of_python()
+    return data.model_copy(update={"name": name or guess_name(data.root), "val_share": None, "val_group": None})
+
+
 def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
-    if data.name == PythonData.name:
-        raise ValueError(
-            "the data of this run came from a Python program, which alone can open them: resume it there, with "
-            "cacseg.train(..., resume=True); other commands take files with the same classes, by --data and --name."
-        )
     return open_data(
         data.name,
         data.root,
