@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-OWN = [("smp_plain_loop", 25, 50.0), ("volumes", 30, 40.0), ("point_clouds", 60, 40.0)]  # by chance 25, 25 and 20
+OWN = [("smp_plain_loop", 25, 50.0), ("own_dataset", 40, 50.0)]  # by chance 25
+OWN += [("volumes", 30, 40.0), ("point_clouds", 60, 40.0)]  # by chance 25 and 20
 OTHERS = [("transformers_trainer", 40, 50.0), ("torchvision_lightning", 40, 50.0)]
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

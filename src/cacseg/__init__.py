@@ -10,6 +10,7 @@ losses = model.loss(images, labels)
 
 model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cacseg[models]
 losses = model.loss(images, labels)
+cacseg.train(model, dataset, val_share=0.2, folder="runs/mine")      # pairs of images and masks
 model.save("model.safetensors")
 model = cacseg.load("model.safetensors")
 result = model.predict("photo.jpg")                      # result.mask, result.classes, result.overlay(), ...
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from cacseg.ops import overlap_loss, upsampled_cross_entropy
     from cacseg.outputs import ContextLogits
     from cacseg.predictor import Predictor
+    from cacseg.training import train
 
 # Found on first use: few programs need all of them, and what runs an exported model has no torch.
 _MODULES = {
@@ -44,11 +46,12 @@ _MODULES = {
     "load": "models",
     "overlap_loss": "ops",
     "restore": "adapters",
+    "train": "training",
     "upsampled_cross_entropy": "ops",
 }
 NEEDED_BY = {
     **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "cacseg[models]"),
-    **dict.fromkeys(("numpy", "PIL", "pydantic"), "cacseg[train]"),
+    **dict.fromkeys(("numpy", "PIL", "pydantic", "lightning"), "cacseg[train]"),
 }
 _PACKAGES = ("adapters", "functional", "models", "ops", "variants")
 
@@ -65,6 +68,7 @@ __all__ = [
     "ops",
     "overlap_loss",
     "restore",
+    "train",
     "upsampled_cross_entropy",
     "variants",
 ]

@@ -8,7 +8,7 @@ from PIL import Image
 
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.metrics import tally
-from cacseg.reports.strips import SIDE, Part, Subject, choose_images, examine
+from cacseg.reports.strips import SIDE, Subject, choose_images, evenly_spaced, examine
 from distributed_evaluation import small_data, small_model
 
 
@@ -67,8 +67,8 @@ def test_images_of_several_models_are_chosen_by_their_differences():
 
 def test_a_part_is_evenly_spaced_and_never_more_than_there_is():
     data = small_data()
-    assert [Part(data, 3).image_name(k) for k in range(3)] == [data.image_name(k) for k in (0, 2, 4)]
-    assert len(Part(data, 99)) == len(data)
+    assert [evenly_spaced(data, 3).image_name(k) for k in range(3)] == [data.image_name(k) for k in (0, 2, 4)]
+    assert len(evenly_spaced(data, 99)) == len(data)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -85,11 +85,12 @@ def write_page(
     `evaluations` of the whole split, by the names of runs or arms, are not repeated.
     """
     from cacseg.recipes.folders import is_comparison
+    from cacseg.reports.runs import read_runs
 
     comparisons = [is_comparison(folder) for folder in folders]
     if any(comparisons) and not all(comparisons):
         raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
-    found, runs = _read_comparisons(folders) if all(comparisons) else _read_runs(folders)
+    found, runs = _read_comparisons(folders) if all(comparisons) else read_runs(folders)
     check_output(path)
     found = found._replace(notes=[*([remark] if remark else []), *found.notes])
     if images > 0:
@@ -118,47 +119,6 @@ def check_output(path: Path) -> None:
     with path.open("rb") as file:
         if MARK.encode() not in file.read(1000):
             raise FileExistsError(f"{path} exists and is no report of ours. Choose another name: -o FILE.html.")
-
-
-def _read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
-    """The report without images, and the folders by name."""
-    from cacseg.recipes.folders import read_folder
-    from cacseg.reports.page import Report, RunRecord
-
-    found = [read_folder(folder) for folder in folders]
-    names = [one.path.resolve().name for one in found]
-    if len(set(names)) < len(names):
-        names = [str(one.path) for one in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"runs must be different; got {', '.join(names)}.")
-    data, model, steps = (
-        list(dict.fromkeys(values)) for values in zip(*((one.data, one.model, one.steps) for one in found), strict=True)
-    )
-    cell = (
-        " and ".join(data),
-        model[0] if len(model) == 1 else "several models",
-        steps[0] if len(steps) == 1 else 0,
-    )
-    notes = [
-        f"{name}: {line}" if len(found) > 1 else line
-        for name, one in zip(names, found, strict=True)
-        for line in one.missing
-    ]
-    scored = [one.scores for one in found if one.scores is not None]
-    for one in scored[1:]:
-        if one["class_names"] != scored[0]["class_names"]:
-            raise ValueError(
-                f"runs must have the same classes to be compared; {names[0]} has {len(scored[0]['class_names'])}, "
-                f"another {len(one['class_names'])} or other names. Write a report for each."
-            )
-        if one["splits"]["val"]["labelled_pixels"] != scored[0]["splits"]["val"]["labelled_pixels"]:
-            notes.append("The runs were scored on different images: their differences say little.")
-    records = [
-        RunRecord(name, cell, one.facts, one.settings, one.scores, one.metrics)
-        for name, one in zip(names, found, strict=True)
-    ]
-    title = f"{names[0]}: {model[0]} on {data[0]}" if len(found) == 1 else f"{', '.join(names)} on {cell[0]}"
-    return Report(title, records, notes=notes), dict(zip(names, found, strict=True))
 
 
 def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:

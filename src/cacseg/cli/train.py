@@ -81,7 +81,7 @@ def train(
     if recipe is not None:
         name, config = open_recipe(recipe)
     elif resume and output is not None:
-        name, config, _ = read_config(output)
+        name, config, *_ = read_config(output)
     else:
         raise ValueError("a recipe is needed; `cacseg train --list` shows them. To continue a run: --resume -o FOLDER.")
     config = change(config, read_changes(settings, root))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 
-from cacseg.data.open import FileData
-from cacseg.data.sample import FaultyDataError
+from cacseg.data.sample import FaultyDataError, Part, SegmentationData
 
 
-def hold_out(data: FileData, share: float, group: str | None) -> tuple[FileData, FileData]:
+def hold_out(data: SegmentationData, share: float, group: str | None) -> tuple[Part, Part]:
     """The images to train on and those to validate on, about `share` of them and at least one of each.
 
     A name's side does not depend on the others, but where all would be on one: then the first or the last by their
     hashes changes sides, until others come. `group` is a regular expression whose first group names what must stay
     together, e.g. the video: "^(.*?)_".
     """
-    names = [_group(pair.name, group) for pair in data.pairs]
+    names = [_group(data.image_name(index), group) for index in range(len(data))]
     places = {name: _place(name) for name in names}
     if len(places) < 2:
         what = "images" if group is None else f"groups of {group!r}"
@@ -26,10 +24,8 @@ def hold_out(data: FileData, share: float, group: str | None) -> tuple[FileData,
         )
     order = sorted(places, key=places.__getitem__)
     held = {name for name in order[:-1] if places[name] < share} or {order[0]}
-    train, val = (
-        [pair for pair, name in zip(data.pairs, names, strict=True) if (name in held) is one] for one in (False, True)
-    )
-    return replace(data, split="train", pairs=tuple(train)), replace(data, split="val", pairs=tuple(val))
+    train, val = ([index for index, name in enumerate(names) if (name in held) is one] for one in (False, True))
+    return Part(data, train, "train"), Part(data, val, "val")
 
 
 def _group(name: str, pattern: str | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ class FaultyDataError(OSError, ValueError):
     """A data set that cannot be used as it is: `cacseg data check` lists all that is wrong with it."""
 
 
+@runtime_checkable
 class SegmentationData(Protocol):
     """One split of a data set. Reading is stateless, so any number of workers may share it."""
 
@@ -47,6 +48,24 @@ class SegmentationData(Protocol):
         ...
 
     def read(self, index: int) -> Sample: ...
+
+
+class Part:
+    """Some images of a split, by their places in it."""
+
+    def __init__(self, data: SegmentationData, places: Sequence[int], split: str | None = None) -> None:
+        self.data, self.places = data, places
+        self.name, self.split, self.ignore_index = data.name, split or data.split, data.ignore_index
+        self.class_names, self.palette = data.class_names, data.palette
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def image_name(self, index: int) -> str:
+        return self.data.image_name(self.places[index])
+
+    def read(self, index: int) -> Sample:
+        return self.data.read(self.places[index])
 
 
 def read_sample(data: SegmentationData, index: int) -> Sample:

@@ -24,8 +24,9 @@ class ClassCounts(NamedTuple):
     labelled: npt.NDArray[np.int64]  # [N], of each image not ignored
 
 
-def count_classes(data: SegmentationData) -> ClassCounts:
+def count_classes(data: SegmentationData, report: Callable[[str], None] = lambda text: None) -> ClassCounts:
     """Reads every label of the split once."""
+    report(f"counting the classes of {len(data)} training images")
     count = len(data.class_names)
 
     def read(index: int) -> npt.NDArray[np.int64]:

@@ -12,14 +12,16 @@ import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
 from cacseg.data.layout import Rules
+from cacseg.data.python import PythonData
 from cacseg.data.sample import FaultyDataError
 from cacseg.engine._lightning import is_first_process
-from cacseg.engine.balance import Weights, balance, count_classes, frequency_weights
+from cacseg.engine.balance import ClassCounts, Weights, balance, count_classes, frequency_weights
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
 from cacseg.engine.inference import Inference
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
+from cacseg.engine.stream import Transform
 from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import Result, train
 from cacseg.engine.weights import load_weights
@@ -30,7 +32,7 @@ from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
-from cacseg.recipes.protocol import open_split
+from cacseg.recipes.protocol import of_python, open_split
 from cacseg.variants import VARIANTS, Variant
 
 
@@ -65,38 +67,78 @@ def check_hint(data: DataConfig) -> str:
 def _run(
     config: Config, folder: str | Path, recipe: str, resume: bool, report: Callable[[str], None], progress: bool
 ) -> Result:
-    folder, first = Path(folder), is_first_process()
-    saved: SavedConfig | None = None
-    if first:
-        check_folder(folder, resume=resume)
-    if resume:
-        saved = read_config(folder)
-        changed = differences(saved.config, config)
-        if changed:
-            raise ValueError(
-                f"{folder} can only be resumed as it was started: {'; '.join(changed)}. `cacseg train --resume -o "
-                f"{folder}`, without a recipe, takes the settings that it has."
-            )
-        config = keep_decisions(config, saved.config)
+    folder = Path(folder)
+    if config.data.name == PythonData.name:  # with a transform, perhaps, that is not here either
+        raise of_python()
+    config, saved = begin(config, folder, resume)
     train_data, validation_data = (open_split(config.data, split) for split in ("train", "val"))
     if config.data.val_share is not None:
-        report(
-            f"{len(validation_data)} of {len(train_data) + len(validation_data)} images are held out for validation, "
-            f"by their names (data.val_share={config.data.val_share:g})"
-        )
+        report(held_out(config.data, train_data, validation_data))
     check_crop(config.data.crop, config.data.scale, config.data.ratios, train_data)
     if saved is None:
         check_foreground(train_data)
     seed_all(config.training.seed)
-    config, weights = by_frequency(config, train_data, report)
+    counts = None
+    if config.model.class_weights == "frequency":
+        counts = count_classes(train_data, report)
+        config = change(config, {"model.class_weights": frequency_weights(counts)})
     if saved is None:
         model = make_model(config.model, train_data, report)
         report(describe(config.model, model))
     else:  # its weights come from the checkpoint; if there is none yet, from where they came before
         begun = (folder / "last.ckpt").exists()
         model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report)
+    options: Any = {"saved": saved, "recipe": recipe, "counts": counts, "report": report, "progress": progress}
+    return fit(config, model, train_data, validation_data, folder, **options)
+
+
+def begin(config: Config, folder: Path, resume: bool) -> tuple[Config, SavedConfig | None]:
+    """Checks the folder; of a resumed run, its saved configuration, and the one given with what that has decided."""
+    if is_first_process():
+        check_folder(folder, resume=resume)
+    if not resume:
+        return config, None
+    saved = read_config(folder)
+    changed = differences(saved.config, config)
+    if changed:
+        hint = f"`cacseg train --resume -o {folder}`, without a recipe, takes the settings that it has."
+        hint = "Give the settings that it has." if config.data.name == PythonData.name else hint
+        raise ValueError(f"{folder} can only be resumed as it was started: {'; '.join(changed)}. {hint}")
+    return keep_decisions(config, saved.config), saved
+
+
+def held_out(data: DataConfig, train_data: SegmentationData, validation_data: SegmentationData) -> str:
+    return (
+        f"{len(validation_data)} of {len(train_data) + len(validation_data)} images are held out for validation, by "
+        f"their names (data.val_share={data.val_share:g})"
+    )
+
+
+def fit(
+    config: Config,
+    model: SegmentationModel,
+    train_data: SegmentationData,
+    validation_data: SegmentationData,
+    folder: Path,
+    *,
+    saved: SavedConfig | None,
+    recipe: str,
+    report: Callable[[str], None],
+    progress: bool,
+    counts: ClassCounts | None = None,
+    transform: Transform | None = None,
+    python: Mapping[str, str] | None = None,
+) -> Result:
+    """Trains a model on two splits; `saved` is the configuration of the run to resume.
+
+    `counts` are those of the classes in the training data, where they are known. `transform` takes the place of our
+    own; `python` names, for config.json, what a Python program has handed over.
+    """
     model.class_names, model.palette = list(train_data.class_names), [list(colour) for colour in train_data.palette]
     config = decide(config, model, train_data, validation_data, report)
+    weights = None
+    if config.data.balance is not None:
+        weights = balance(train_data, counts or count_classes(train_data, report), config.data.balance, report)
     schedule = config.schedule
     if schedule.warmup_steps >= schedule.steps:
         report(
@@ -104,11 +146,11 @@ def _run(
             "never reached (schedule.warmup_steps)"
         )
 
-    def begin() -> None:
+    def passed() -> None:
         """Called after the dry run, so that a refused run leaves no folder that blocks a corrected one."""
         if (folder / CONFIG).exists():
             raise FileExistsError(f"another run was started in {folder} meanwhile. Choose another folder with -o.")
-        write_config(folder, recipe, config, model.arguments)
+        write_config(folder, recipe, config, model.arguments, python)
 
     return train(
         SegmentationTask(
@@ -118,30 +160,13 @@ def _run(
             config.training,
             Inference(window=config.data.window, stride=config.data.stride),
         ),
-        make_loaders(config, train_data, validation_data, report, weights),
+        make_loaders(config, train_data, validation_data, report, weights, transform),
         folder,
-        resume=resume,
-        passed=begin if saved is None else None,
+        resume=saved is not None,
+        passed=passed if saved is None else None,
         report=report,
         progress=progress,
     )
-
-
-def by_frequency(
-    config: Config, data: SegmentationData, report: Callable[[str], None]
-) -> tuple[Config, Weights | None]:
-    """The configuration with numbers in place of class weights by frequency, and how often each image is shown."""
-    threshold, asked = config.data.balance, config.model.class_weights == "frequency"
-    if threshold is None and not asked:
-        return config, None
-    report(f"counting the classes of {len(data)} training images (data.balance, model.class_weights)")
-    counts = count_classes(data)
-    if asked:
-        found = frequency_weights(counts)
-        listed = ", ".join(f"{name} {one:g}" for name, one in zip(data.class_names, found, strict=True))
-        report(f"class weights by frequency: {listed}")
-        config = change(config, {"model.class_weights": found})
-    return config, None if threshold is None else balance(data, counts, threshold, report)
 
 
 def decide(
@@ -254,10 +279,12 @@ def make_loaders(
     validation_data: SegmentationData,
     report: Callable[[str], None] = print,
     weights: Weights | None = None,
+    transform: Transform | None = None,
 ) -> Loaders:
     data = config.data
     settings = {field.name: getattr(data, field.name) for field in fields(TrainTransform)}  # by the same names
-    transform = TrainTransform(**{**settings, "ignore_index": train_data.ignore_index})
+    if transform is None:
+        transform = TrainTransform(**{**settings, "ignore_index": train_data.ignore_index})
     validated = TestTransform(scale=data.val_scale)
     resident = data.resident is True
     return Loaders(

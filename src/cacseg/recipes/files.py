@@ -52,9 +52,16 @@ class SavedConfig(NamedTuple):
     recipe: str
     config: Config
     model_arguments: dict[str, Any]  # of create_model, filled in: the same model without the files it started from
+    python: dict[str, str] = {}  # noqa: RUF012 (what `cacseg.train` was given, by the names of the classes)
 
 
-def write_config(folder: Path, recipe: str, config: Config, model_arguments: Mapping[str, Any]) -> None:
+def write_config(
+    folder: Path,
+    recipe: str,
+    config: Config,
+    model_arguments: Mapping[str, Any],
+    python: Mapping[str, str] | None = None,
+) -> None:
     content = {
         "format": FORMAT,
         "cacseg_version": __version__,
@@ -62,6 +69,7 @@ def write_config(folder: Path, recipe: str, config: Config, model_arguments: Map
         "config": config.model_dump(mode="json"),
         "model_arguments": dict(model_arguments),
         "preset_values": preset_values(model_arguments),
+        **({} if python is None else {"python": dict(python)}),
     }
     write_file(folder / CONFIG, json.dumps(content, indent=2) + "\n", flush=True)
 
@@ -75,7 +83,7 @@ def read_config(path: str | Path) -> SavedConfig:
         if content.get("format") != FORMAT:
             raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT!r}")
         arguments = keep_preset(content["model_arguments"], content.get("preset_values"))
-        return SavedConfig(content["recipe"], validated(content["config"]), arguments)
+        return SavedConfig(content["recipe"], validated(content["config"]), arguments, dict(content.get("python", {})))
     except FileNotFoundError:
         raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -64,7 +64,7 @@ def read_folder(folder: Path) -> RunFolder:
 
 
 def _read_run(folder: Path) -> RunFolder:
-    recipe, config, _ = read_config(folder)
+    recipe, config, *_ = read_config(folder)
     scores, metrics = _read_json(folder / SCORES), read_metrics(folder / METRICS)
     missing = []
     if scores is not None:

@@ -9,7 +9,8 @@ from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.data.hold_out import hold_out
 from cacseg.data.layout import ALL, Rules
-from cacseg.data.open import FileData, open_layout
+from cacseg.data.open import open_layout
+from cacseg.data.python import PythonData
 from cacseg.recipes.config import DataConfig
 from cacseg.recipes.files import CONFIG, is_run, read_config
 from cacseg.recipes.named import PAPER_DATA
@@ -44,7 +45,9 @@ def data_to_evaluate(
             f"{weights} was trained on 'synthetic', which has no folder; got --data {root}. Give the --name of what "
             "is there (folder, camvid, ...), or leave --data out."
         )
-    if run is not None and name in (None, run.name):
+    if run is not None and run.name == PythonData.name and root is not None:
+        data = _in_files(run.model_copy(update={"root": root}), name)
+    elif run is not None and name in (None, run.name):
         data = run if root is None else run.model_copy(update={"root": root})
     elif name is None and root is None:
         raise ValueError(f"nothing says what {weights} was trained on: give the data set with --data, and its --name.")
@@ -57,6 +60,8 @@ def data_to_evaluate(
 
 def open_split(data: DataConfig, split: str) -> SegmentationData:
     """The training ("train") or the validation split ("val") of a configuration."""
+    if data.name == PythonData.name:
+        data = _in_files(data)
     if data.val_share is not None:
         return open_held_out(data)[split == "val"]
     if data.val_group is not None:
@@ -76,9 +81,21 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
         rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes)
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
-    opened = _open(data, split, None)
-    assert isinstance(opened, FileData)
-    return hold_out(opened, data.val_share, data.val_group)
+    return hold_out(_open(data, split, None), data.val_share, data.val_group)
+
+
+def of_python() -> ValueError:
+    return ValueError(
+        "the data of this run came from a Python program, which alone can open them: resume it there, with "
+        "cacseg.train(..., resume=True); eval and report take files with the same classes, by --data."
+    )
+
+
+def _in_files(data: DataConfig, name: str | None = None) -> DataConfig:
+    """Files in place of what a Python program gave a run, shown to the model as those were."""
+    if data.root is None:
+        raise of_python()
+    return data.model_copy(update={"name": name or guess_name(data.root), "val_share": None, "val_group": None})
 
 
 def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:

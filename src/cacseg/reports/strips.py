@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from cacseg.data.pictures import Labels, compare_masks, draw_changes, unique_colours
-from cacseg.data.sample import Sample, SegmentationData
+from cacseg.data.sample import Part, Sample, SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageResult, evaluate
 from cacseg.engine.inference import Inference, Scale, segment_each
 from cacseg.models.model import SegmentationModel
@@ -57,22 +57,9 @@ class Examination(NamedTuple):
     split: str  # "camvid val"
 
 
-class Part:
-    """Evenly spaced images of a split."""
-
-    def __init__(self, data: SegmentationData, length: int) -> None:
-        self.data, self.places = data, np.linspace(0, len(data) - 1, min(length, len(data))).round().astype(int)
-        self.name, self.split, self.ignore_index = data.name, data.split, data.ignore_index
-        self.class_names, self.palette = data.class_names, data.palette
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def image_name(self, index: int) -> str:
-        return self.data.image_name(int(self.places[index]))
-
-    def read(self, index: int) -> Sample:
-        return self.data.read(int(self.places[index]))
+def evenly_spaced(data: SegmentationData, most: int) -> Part:
+    """Images from the first to the last of a split."""
+    return Part(data, np.linspace(0, len(data) - 1, min(most, len(data))).round().astype(int).tolist())
 
 
 def examine(
@@ -91,7 +78,7 @@ def examine(
     `evaluations` are those of the whole split, where there are any. `progress` hears the number of images done, of all
     subjects together.
     """
-    part: SegmentationData = Part(data, images) if evaluations is None else data
+    part: SegmentationData = evenly_spaced(data, images) if evaluations is None else data
     found = dict(evaluations or {})
     for done, subject in enumerate(subjects):
         if subject.name not in found:
