@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from cacseg.engine import rasters
 from cacseg.engine.backend import TorchBackend
@@ -134,6 +135,10 @@ def test_other_polygons_of_rasters_are_refused(target, model, bands, tmp_path, c
     assert done.code == 2
     assert "--format geojson" in done.err
     assert not (tmp_path / "out").exists()
+    Image.fromarray(bands.transpose(1, 2, 0)).save(tmp_path / "city.png")  # decoded whole
+    arguments = (*arguments[:2], tmp_path / "city.png", "-o", tmp_path / "out", "--overlap", 32)
+    assert run(*arguments, "--tile", 128, "--format", target, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    assert (tmp_path / "out" / {"coco": "coco.json", "labelme": "labelme/city.json"}[target]).is_file()
 
 
 def test_the_command(model, bands, tmp_path, capsys, monkeypatch):

@@ -94,6 +94,22 @@ def test_shards_side_by_side_keep_their_own_index(tmp_path, inputs):
     assert len(work(out, inputs)) == len(inputs) - len(done)
 
 
+def test_the_last_worker_writes_what_is_about_all(tmp_path, inputs):
+    out, told = tmp_path / "out", []
+    with Elsewhere(out, Shard(0, 2)), Journal(out, OPTIONS, shard=Shard(1, 2), finish=told.append) as journal:
+        mine = [item for item in inputs if Shard(1, 2).owns(item.name)]
+        for item in mine:
+            journal.add(item, (1, 1), stamp(item.path))
+    assert told == []
+    with Journal(out, OPTIONS, shard=Shard(0, 2), finish=told.append) as journal:
+        item = next(item for item in inputs if item not in mine)
+        journal.add(item, (1, 1), stamp(item.path))
+    assert told == [sorted([item.name, *(one.name for one in mine)])]
+    with pytest.raises(KeyError), Journal(out, OPTIONS, finish=told.append):
+        raise KeyError
+    assert len(told) == 1
+
+
 def test_a_killed_worker_leaves_its_index_to_the_next(tmp_path, inputs):
     out = tmp_path / "out"
     with Elsewhere(out, Shard(0, 2), kill=True):

@@ -122,7 +122,10 @@ def test_geojson_by_ground_control_points_and_by_a_world_file(tmp_path):
     georeferenced(tmp_path / "gcps.tif", crs="EPSG:4326", gcps=gcps)
     Image.fromarray(np.zeros((*CAR.shape, 3), np.uint8)).save(tmp_path / "world.png")
     (tmp_path / "world.pgw").write_text("0.01\n0\n0\n-0.01\n10.005\n49.995\n")  # of the middle of the first pixel
-    for name, kind in (("gcps.tif", "WGS 84"), ("world.png", "unknown")):
+    Image.open(tmp_path / "world.png").save(tmp_path / "notes.png")
+    place = "<GeoTransform>10, 0.01, 0, 50, 0, -0.01</GeoTransform>"
+    (tmp_path / "notes.png.aux.xml").write_text(f"<PAMDataset><SRS>EPSG:4326</SRS>{place}</PAMDataset>")
+    for name, kind in (("gcps.tif", "WGS 84"), ("world.png", "unknown"), ("notes.png", "WGS 84")):
         content = features(CAR, place_of(tmp_path / name, "wgs84"))
         assert kind in content["coordinates"]
         np.testing.assert_array_equal(drawn(content, CAR.shape, lambda points: (points - (10, 50)) * (100, -100)), CAR)
@@ -133,6 +136,8 @@ def test_no_warning_and_no_rasterio_for_ordinary_images(tmp_path, monkeypatch):
     Image.fromarray(CAR).save(tmp_path / "one.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        assert place_of(tmp_path / "one.png", "wgs84").transform is None
+        (tmp_path / "one.png.aux.xml").write_text("<PAMDataset><Metadata/></PAMDataset>")
         assert place_of(tmp_path / "one.png", "wgs84").transform is None
     (tmp_path / "one.pgw").write_text("1\n0\n0\n-1\n0\n0\n")
     with pytest.raises(ModuleNotFoundError, match=r"one\.png.*rasterio.*--coordinates pixels"):

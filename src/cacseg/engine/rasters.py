@@ -95,7 +95,7 @@ def predict_rasters(
     `step` is called after each tile of each pass with the file, the tiles done and how many there are. What the journal
     has is skipped; a file that cannot be read is a `Failure`, and the rest goes on.
     """
-    if save.polygons not in (None, "geojson"):
+    if inputs and save.polygons not in (None, "geojson"):
         raise ValueError(f"polygons of rasters are written as geojson; got {save.polygons}. Use --format geojson.")
     wanted = ["masks", *(["confidence"] if save.confidence else []), *(["entropy"] if save.entropy else [])]
     written, skipped, failed = 0, 0, list[Failure]()

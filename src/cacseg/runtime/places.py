@@ -95,7 +95,10 @@ def _is_placed(path: Path) -> bool:
     suffix = path.suffix.lower()
     ends = (f"{suffix}w", f"{suffix[:2]}{suffix[-1:]}w", ".wld")
     beside = [path.with_suffix(end) for one in ends for end in (one, one.upper())]
-    if any(one.is_file() for one in [*beside, path.with_name(f"{path.name}.aux.xml")]):
+    if any(one.is_file() for one in beside):
+        return True
+    notes = path.with_name(f"{path.name}.aux.xml")  # of GDAL, which keeps statistics there too
+    if notes.is_file() and any(one in notes.read_bytes() for one in (b"<GeoTransform", b"<GCPList")):
         return True
     if suffix not in TIFF_SUFFIXES:
         return False
