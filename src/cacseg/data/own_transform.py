@@ -15,7 +15,7 @@ from cacseg.data.arrays import image_array, labels_of, mask_array
 from cacseg.data.label_map import IGNORE
 from cacseg.data.python import pair_of
 from cacseg.data.sample import Sample
-from cacseg.data.transforms import Crop, Numbers
+from cacseg.data.transforms import Crop, Numbers, padded_planes
 
 TORCHVISION = "torchvision.transforms.v2"
 
@@ -63,12 +63,9 @@ class OwnTransform:
                 f"a transform gives what fits into data.crop, {self.crop[0]}x{self.crop[1]} (height x width); got "
                 f"{height}x{width}. Let it end with a RandomCrop of that size."
             )
-        padded = np.zeros((*self.crop, 3), np.uint8)
-        padded[:height, :width] = pixels
-        padded_labels = np.full(self.crop, IGNORE, np.uint8)
-        padded_labels[:height, :width] = labels
-        planes = torch.from_numpy(padded.transpose(2, 0, 1).copy())
-        return Crop(planes, torch.from_numpy(padded_labels), (height, width))
+        padded = np.full(self.crop, IGNORE, np.uint8)
+        padded[:height, :width] = labels
+        return Crop(padded_planes(pixels, self.crop), torch.from_numpy(padded), (height, width))
 
     def _transformed(self, sample: Sample, seed: int) -> Any:
         image, mask = sample

@@ -82,7 +82,7 @@ class TrainTransform:
             image = distorted(image, numbers)
         padded = np.full(self.crop, self.ignore_index, np.uint8)
         padded[: labels.shape[0], : labels.shape[1]] = labels
-        return Crop(_planes(image, self.crop), torch.from_numpy(padded), (labels.shape[0], labels.shape[1]))
+        return Crop(padded_planes(image, self.crop), torch.from_numpy(padded), (labels.shape[0], labels.shape[1]))
 
     def _size(self, sample: Sample, number: float) -> tuple[int, int]:
         low, high = self.ratios
@@ -124,7 +124,7 @@ class TestTransform:
         if self.scale is not None:
             height, width = keep_ratio(image.shape[0], image.shape[1], self.scale)
             image = _resized(image, (height, width))
-        return _planes(image, image.shape[:2])
+        return padded_planes(image, image.shape[:2])
 
 
 def normalise(
@@ -239,7 +239,7 @@ def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
     return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
 
 
-def _planes(image: Pixels, size: tuple[int, ...]) -> Tensor:
+def padded_planes(image: Pixels, size: tuple[int, ...]) -> Tensor:
     """[H, W, 3] -> [3, h, w] with 0 to the right and below."""
     planes = np.zeros((3, *size), np.uint8) if image.shape[:2] != size else np.empty((3, *size), np.uint8)
     planes[:, : image.shape[0], : image.shape[1]] = image.transpose(2, 0, 1)
