@@ -204,6 +204,21 @@ def test_one_image_cannot_be_split(tmp_path):
         open_part(DataConfig(name="folder", root=str(tmp_path), crop=(8, 8), val_share=0.2), "train")
 
 
+@pytest.mark.parametrize(("images", "named"), [(20, True), (12, False)])
+def test_classes_that_few_images_have_are_named(images, named, tmp_path):
+    """The third class in three images; where all are few, that says nothing."""
+    (tmp_path / "classes.txt").write_text("road\nsky\npole\n")
+    for index in range(images):
+        labels = np.zeros(trees.SIZE, np.uint8)
+        labels[:4], labels[8:10] = 1, 2 if index < 3 else 0
+        trees.write(tmp_path / f"images/train/{index}.png", trees.image(index))
+        trees.write(tmp_path / f"labels/train/{index}.png", labels)
+    notes = check_data("folder", tmp_path, workers=0, sheet_rows=0).notes
+    found = [note for note in notes if "data.balance" in note]
+    assert len(found) == named
+    assert not named or ("pole (3)" in found[0] and "sky" not in found[0] and f"{images} images" in found[0])
+
+
 CAMVID = builtin_classes("camvid")
 COLOURED = "".join(f"{name} {k} {2 * k} 9\n" for k, name in enumerate(CAMVID.names))
 

@@ -18,10 +18,10 @@ HEIGHT, WIDTH = trees.SIZE
 BINARY = b"\xff\xfe\x00\x81names: [road]\n"
 
 
-def _problems(root, **rules):
+def _problems(root, splits=(), **rules):
     """What is wrong, in lines."""
     try:
-        report = check_data("folder", root, rules=Rules(**rules), workers=0, sheet_rows=1)
+        report = check_data("folder", root, splits, rules=Rules(**rules), workers=0, sheet_rows=1)
     except (OSError, ValueError) as error:
         return [str(error)]
     return report.problems
@@ -142,7 +142,7 @@ def test_polygons_without_an_area_are_counted(tmp_path):
     shapes = [{"label": "x", "points": np.reshape(one, (-1, 2)).tolist()} for one in flat[1:]]
     trees.write(tmp_path / "labelme/a.png", trees.image(0))
     label_trees.labelme_file(tmp_path / "labelme/a.json", shapes)
-    report = check_data("folder", tmp_path / "labelme", workers=0, sheet_rows=0)
+    report = check_data("folder", tmp_path / "labelme", ["all"], workers=0, sheet_rows=0)
     assert any("3 polygons have no area" in note for note in report.notes)
     assert report.problems == []
 
@@ -156,7 +156,7 @@ def _png(part, mode="L"):
 def _labelme(root, shape, size=trees.SIZE):
     trees.write(root / "a.png", trees.image(0))
     label_trees.labelme_file(root / "a.json", [shape], size)
-    return [one for one in _problems(root) if "empty" not in one]
+    return [one for one in _problems(root, ["all"]) if "empty" not in one]
 
 
 def test_masks_of_labelme(tmp_path):
@@ -280,7 +280,7 @@ def test_regions_that_are_no_strokes_are_counted(tmp_path):
     _edit(next(tmp_path.glob("*.json")), change)
     for path in (tmp_path / "masks").glob("task-6-*"):
         path.unlink()
-    report = check_data("folder", tmp_path, workers=0, sheet_rows=0)
+    report = check_data("folder", tmp_path, ["all"], workers=0, sheet_rows=0)
     assert report.problems == []
     assert any("1 regions are no brush" in note for note in report.notes)
     assert any("1 images have no brush masks" in note for note in report.notes)

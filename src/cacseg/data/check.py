@@ -25,6 +25,7 @@ from cacseg.runtime.colours import Colour
 from cacseg.runtime.files import open_files
 
 PIECE = 16  # pairs that go to a process together
+RARE = 10  # images with a class, below which it is too rare
 NEEDED = ("train", "val")  # splits of a training run
 NEEDS_SHARE = "there are no splits: `cacseg train` needs --set data.val_share=0.2, which holds a fifth of them out"
 
@@ -187,11 +188,24 @@ def check_data(
     if not splits:
         seen = np.sum([report.images_with for report in reports], axis=0)
         notes += [f"no image has the class {name!r}." for k, name in enumerate(classes.names) if not seen[k]]
+    notes += [_rare(report, classes.names) for report in reports if report.split in ("train", ALL)]
+    notes = [note for note in notes if note]
     unsplit = wanted == [ALL]
-    if unsplit and reports[0].images == 1:
+    if unsplit and not splits and reports[0].images == 1:
         reports[0].problems.append("there are no splits, and holding images out for validation needs 2 or more; got 1.")
     return Report(
         layout.name, str(root), classes.names, classes.palette, reports, missing, notes, unsplit, asked=bool(splits)
+    )
+
+
+def _rare(report: SplitReport, names: Sequence[str]) -> str:
+    """Classes that few images to train on have; of splits too small to say so, nothing."""
+    found = [f"{name} ({report.images_with[k]})" for k, name in enumerate(names) if 0 < report.images_with[k] < RARE]
+    if not found or report.images < 2 * RARE:
+        return ""
+    return (
+        f"{report.split}: classes in fewer than {RARE} of {report.images} images, too few to learn them well: "
+        f"{', '.join(found)}. Label more of them; data.balance=0.1 shows the images that have them more often."
     )
 
 
