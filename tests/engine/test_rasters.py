@@ -109,3 +109,16 @@ def test_the_command(model, bands, tmp_path, capsys, monkeypatch):
     again = run("predict", *paths, "--tile", 128, "--overlap", 64, capsys=capsys, monkeypatch=monkeypatch)
     assert again.code == 2
     assert "overlap" in again.err
+
+
+def test_a_mask_is_as_small_as_one_that_is_written_at_once(model, bands, tmp_path, monkeypatch):
+    monkeypatch.setattr("cacseg.engine.rasters.CACHE", 100_000)  # bytes, so that GDAL keeps one block
+    write(tmp_path / "city.tif", np.tile(bands, (1, 2, 2)), tiled=True)
+    predict(model, tmp_path / "city.tif", tmp_path / "out")
+    written = tmp_path / "out/masks/city.tif"
+    with rasterio.open(written) as file:
+        mask, profile, colours = file.read(), file.profile, file.colormap(1)
+    with rasterio.open(tmp_path / "again.tif", "w", **profile) as file:
+        file.write_colormap(1, colours)
+        file.write(mask)
+    assert written.stat().st_size <= 1.01 * (tmp_path / "again.tif").stat().st_size

@@ -50,6 +50,7 @@ def evaluate(
     tile: options.Tile = None,
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
+    keep: options.Keep = 1024,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
@@ -77,7 +78,7 @@ def evaluate(
     if ignore_index is not None:
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
     inference = options.make_inference(
-        protocol, slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context
+        protocol, slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep
     )
     image_scale = options.parse_scale(scale, protocol.val_scale)
     split_data = open_split(protocol, "val")

@@ -71,6 +71,7 @@ def predict(
     tile: options.Tile = None,
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
+    keep: options.Keep = 1024,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
@@ -119,7 +120,7 @@ def predict(
         from cacseg.recipes.protocol import data_of_run
 
         weights, device = find_weights(model), str(choose_local_device(device))
-        windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context)
+        windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep)
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)

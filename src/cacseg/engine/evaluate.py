@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, output_names, predict_each, send, view_image
-from cacseg.engine.tiles import networks_for
+from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
@@ -121,10 +121,10 @@ def evaluate(
             with explain_memory(described, device), autocast(device, precision):
                 labels = send(torch.stack([one.labels for one in group]), device)
                 known = _oracle_labels(model, labels, data.ignore_index) if "oracle" in names else None
-                shown = collate([one.views for one in group], model, device)
-                found = predict_each(networks_for(model, names, inference), shown, (height, width), inference, known)
-                for name, logits in zip(names, found, strict=True):
-                    predictions = most_likely(logits, 1)
+                found = _predictions(
+                    model, names, [one.views for one in group], (height, width), inference, known, device
+                )
+                for name, predictions in zip(names, found, strict=True):
                     for one, predicted, labelled in zip(group, predictions, labels, strict=True):
                         counts = confusion(predicted, labelled, n, data.ignore_index)
                         totals[name] += counts
@@ -149,6 +149,31 @@ def evaluate(
         )
     near_contours = {name: Tally(*counts.cpu()) for name, counts in near.items()}
     return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output, near_contours)
+
+
+def _predictions(
+    model: SegmentationModel,
+    names: Sequence[str],
+    views: Sequence[list[Tensor]],
+    size: tuple[int, int],
+    inference: Inference,
+    known: Tensor | None,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """The classes [b, H, W] of each output in turn."""
+    if "oracle" not in names and comes_in_parts(inference, views[0][0], size):
+        assert inference.tiling is not None
+        masks = [torch.empty((len(views), *size), dtype=torch.uint8, device=device) for _ in names]
+        for place, (view,) in enumerate(views):
+            mean, std = tuple(model.mean), tuple(model.std)
+            for box, scores in parts_of(model, view, names, inference.tiling, mean, std, device):
+                for mask, one in zip(masks, scores, strict=True):
+                    mask[place, box.top : box.bottom, box.left : box.right] = most_likely(one, 0)
+        yield from masks
+    else:
+        shown = collate(views, model, device)
+        for logits in predict_each(networks_for(model, names, inference), shown, size, inference, known):
+            yield most_likely(logits, 1)
 
 
 class _LoadedImage(NamedTuple):

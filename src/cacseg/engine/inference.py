@@ -46,13 +46,13 @@ class Tiling:
         overlap: of neighbouring tiles, a multiple of 32, at most half of a tile. Three eighths of it at the edge of a
             tile are thrown away: more than the network's receptive field reaches makes tiles exact.
         context: the classifier is made from the whole "image", or from each "tile" alone.
-        keep: bytes of features that are kept from the first pass to the second; others are computed twice.
+        keep: MiB of features that are kept from the first pass to the second; others are computed twice.
     """
 
     tile: int = 1024
     overlap: int = 128
     context: Literal["image", "tile"] = "image"
-    keep: int = 2**30
+    keep: float = 1024
 
     def __post_init__(self) -> None:
         check_choice("context", self.context, ("image", "tile"))
@@ -63,6 +63,8 @@ class Tiling:
                 f"the overlap must be a multiple of {MULTIPLE}, at most half of a tile of {self.tile}; got "
                 f"{self.overlap}."
             )
+        if not self.keep >= 0:
+            raise ValueError(f"keep must be at least 0 MiB; got {self.keep}.")
 
 
 @dataclass(frozen=True)
