@@ -2,7 +2,8 @@
 
 A generated tiled TIFF of each side is predicted by `cacseg predict --tile` in a process of its own, with a model of
 random weights; the figures are what that process holds at most (RSS) and how long it takes. `features_mib` is what the
-features of all tiles take together, of which `--keep` MiB are kept.
+features of all tiles take together, of which `--keep` MiB are kept. glibc is told to give freed memory of a MiB or more
+back at once (MALLOC_MMAP_THRESHOLD_): what it holds back otherwise differs by 100 MiB and more from run to run.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def main() -> None:
             command += [folder / f"{side}.tif", "-o", folder / f"out{side}", "--no-overlays"]
             command += ["--tile", options.tile, "--overlap", options.overlap, "--keep", options.keep]
             started = time.perf_counter()
-            process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL)
+            environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+            process = subprocess.Popen([str(part) for part in command], stdout=subprocess.DEVNULL, env=environment)
             _, status, usage = os.wait4(process.pid, 0)
             if status != 0:
                 raise SystemExit(f"prediction of {side}x{side} failed ({status})")

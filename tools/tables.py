@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -257,6 +258,19 @@ def large_images() -> list[str]:
     return markdown_table(["image", "peak memory", "time"], rows)
 
 
+def shard_rates() -> list[str]:
+    """Workers on one machine beside one; empty until `benchmarks/shards.py -o arm_shards.json` was run there."""
+    if not (TIMES / "arm_shards.json").is_file():
+        return []
+    found, rows = timed("arm_shards"), []
+    base = next(iter(found["rates"].values()))
+    for workers, rates in found["rates"].items():
+        ratio = statistics.median(one / first for one, first in zip(rates, base, strict=True))
+        others = f"{max(found['cores_of_others'][workers]):.2f}"
+        rows.append([workers, f"{statistics.median(rates):.2f}", f"{ratio:.2f}x", others])
+    return markdown_table(["workers", "images a second", "", "cores that others took at most"], rows)
+
+
 def carried_context() -> list[str]:
     rows = [
         [row["row"], f"{100 * row['miou']:.2f}", f"{100 * row['flicker']:.2f} %"] for row in timed("arm_carry")["rows"]
@@ -286,7 +300,7 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
     "docs/training.md": {"heads": heads},
-    "docs/large.md": {"large": large_images, "carry": carried_context},
+    "docs/large.md": {"large": large_images, "shards": shard_rates, "carry": carried_context},
     "docs/export.md": {"models": export_differences},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }

@@ -1,6 +1,7 @@
 """`cacseg predict` as a user runs it, in this process."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -152,3 +153,18 @@ def test_polygons_for_labelling_tools(target, place, tmp_path, capsys, monkeypat
         mask = np.asarray(Image.open(tmp_path / f"out/masks/{data.image_name(k)}.png"))
         place_of = np.array([data.class_names.index(one) if one in data.class_names else 255 for one in names])
         np.testing.assert_array_equal(data.read(k).labels, place_of[mask])
+
+
+@pytest.mark.parametrize("tiles", [(), ("--tile", 64, "--overlap", 0)])
+def test_a_large_file_is_named(place, tmp_path, capsys, monkeypatch, tiles):
+    monkeypatch.setattr(sys.modules["cacseg.cli.predict"], "LARGE", 40 * 50 - 1)
+    monkeypatch.setattr(sys.modules["cacseg.cli.predict"], "LARGE_FILE", 1000)
+    numbers = np.random.default_rng(0)
+    for name, shape in (("large", (40, 50, 3)), ("small", (30, 50, 3))):
+        Image.fromarray(numbers.integers(0, 256, shape, np.uint8)).save(tmp_path / f"{name}.png")
+    arguments = (place / "model.safetensors", tmp_path / "*.png", "-o", tmp_path / "out", "--device", "cpu", *tiles)
+    done = run("predict", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    assert "large.png" in done.err
+    assert "small.png" not in done.err
+    assert ("--tile" in done.err) == (not tiles)

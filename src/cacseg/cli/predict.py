@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cacseg.runtime.journal import Journal
 
 LARGE = 100_000_000  # pixels of a file that is decoded whole
+LARGE_FILE = 2**20  # bytes: smaller files are not opened to count their pixels
 
 
 def predict(
@@ -145,9 +146,12 @@ def predict(
     ):
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
         others = [item for item in inputs if not (tile and item.path.suffix.lower() in (".tif", ".tiff"))]
-        for item in others if tile else ():
+        for item in others:
+            if item.name in journal.rows or not item.path.is_file() or item.path.stat().st_size < LARGE_FILE:
+                continue
             if (pixels := count_pixels(item.path)) > LARGE:
-                note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.")
+                advice = "" if tile else " Scores of it too, without --tile 1024."
+                note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.{advice}")
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
 
         def update(done: int, failed: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -95,11 +94,7 @@ class TorchBackend:
         return None if self._carried is None else self._carried.pool.as_arrays()
 
     def settings(self) -> dict[str, Any]:
-        shown = asdict(self.inference)
-        del shown["window_batch"]
-        if self.inference.tiling is not None:
-            del shown["tiling"]["keep"]
-        return {**shown, "scale": self.scale, "precision": self.precision}
+        return {**self.inference.settings(), "scale": self.scale, "precision": self.precision}
 
     def view(self, image: Bytes) -> list[Tensor]:
         return view_image(image, self.scale, self.inference.ratios)

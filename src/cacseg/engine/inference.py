@@ -9,10 +9,10 @@ averaged. All of this is float32, whatever autocast does to the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,6 +103,14 @@ class Inference:
             raise ValueError(f"ratios must be at least one positive number; got {self.ratios}.")
         if self.window_batch < 1:
             raise ValueError(f"window_batch must be at least 1; got {self.window_batch}.")
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the scores: neither what goes together nor what is kept in memory."""
+        shown = asdict(self)
+        del shown["window_batch"]
+        if self.tiling is not None:
+            del shown["tiling"]["keep"]
+        return shown
 
     @property
     def averages(self) -> bool:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cacseg._files import check_target, scratch_beside
 from cacseg.engine.backend import TorchBackend, confidence_and_entropy
+from cacseg.engine.bands import check_bands, read_colours
 from cacseg.engine.blocks import BLOCK, BlockWriter
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import normalise_views
@@ -47,18 +48,13 @@ def _rasterio() -> Any:
 
 @dataclass(frozen=True)
 class RasterSource:
-    """An open file of 8-bit bands: grey, or red, green, blue and whatever follows."""
+    """An open file of 8-bit bands: grey, a palette, or red, green, blue and whatever follows."""
 
     dataset: Any
     backend: TorchBackend
 
     def __post_init__(self) -> None:
-        kinds = set(self.dataset.dtypes)
-        if kinds != {"uint8"} or self.dataset.count == 2:
-            raise ValueError(
-                f"{self.dataset.name} has {self.dataset.count} band(s) of {', '.join(sorted(kinds))}; images are bytes "
-                "in one band (grey) or in three (red, green, blue). Convert it first."
-            )
+        check_bands(self.dataset)
 
     @property
     def height(self) -> int:
@@ -69,8 +65,7 @@ class RasterSource:
         return int(self.dataset.width)
 
     def read(self, box: Box) -> Tensor:
-        bands = (1, 2, 3) if self.dataset.count >= 3 else (1, 1, 1)
-        pixels = torch.from_numpy(self.dataset.read(bands, window=window_of(box)))
+        pixels = torch.from_numpy(read_colours(self.dataset, window_of(box)))
         backend = self.backend
         return normalise_views([[pixels]], backend.mean, backend.std, backend.dtype, backend.device)[0]
 
