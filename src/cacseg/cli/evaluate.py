@@ -168,7 +168,8 @@ def evaluate(
             title = f"{split_data.name} {split_data.split}, {len(split_data)} images"
             show(class_table(found))
             show(summary_table({name: found.scores(name) for name in found.counts}, title))
-            say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
+            if not is_shared:  # which counted a part of them
+                say(f"{seconds:.1f} s, {len(found.images) / seconds:.1f} images a second")
         if output is not None:
             write.write_evaluation(output, found, facts)
             if report:
