@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.json")
     options = parser.parse_args()
     rates: dict[int, list[float]] = {workers: [] for workers in options.workers}
+    busy: dict[int, list[float]] = {workers: [] for workers in options.workers}
     with TemporaryDirectory() as scratch:
         folder, numbers = Path(scratch), np.random.default_rng(0)
         torch.manual_seed(0)
@@ -80,13 +81,14 @@ def main() -> None:
                 arguments = ["--workers", "1", "--batch", "1", "--device", options.device]
                 rate, others = measure(folder, out, workers, arguments)
                 rates[workers].append(rate)
+                busy[workers].append(others)
                 print(f"{workers} worker(s): {rate:.2f} images a second; others took {others:.2f} cores", flush=True)
     first = options.workers[0]
     for workers, found in rates.items():
         ratio = statistics.median(one / base for one, base in zip(found, rates[first], strict=True))
         print(f"{workers} worker(s): {statistics.median(found):.2f} images a second, {ratio:.2f}x")
     if options.output is not None:
-        facts = {"backbone": options.backbone, "images": options.images, "rates": rates}
+        facts = {"backbone": options.backbone, "images": options.images, "rates": rates, "cores_of_others": busy}
         text = json.dumps({**describe_machine(choose_device(options.device)), **facts}, indent=2)
         write_file(options.output, text + "\n")
 

@@ -44,6 +44,12 @@ def draw(num_classes=5, shape=(3, 9, 7), ignore_index=255, dtype=torch.long, see
     return predictions, labels.to(dtype)
 
 
+def test_counts_that_are_made_in_pieces(monkeypatch):
+    predictions, labels = draw()
+    monkeypatch.setattr("cacseg.metrics.PIXELS", 10)
+    assert torch.equal(confusion(predictions, labels, 5), naive_counts(predictions, labels, 5, 255))
+
+
 @pytest.mark.parametrize("dtype", [torch.long, torch.uint8])
 @pytest.mark.parametrize(("num_classes", "ignore_index"), [(5, 255), (150, 255), (5, 2), (2, 0), (19, 19)])
 def test_equals_a_naive_count(num_classes, ignore_index, dtype):

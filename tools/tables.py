@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -249,12 +250,58 @@ def jobs() -> list[str]:
     return markdown_table(["", "images a second", ""], found)
 
 
-def large_images() -> list[str]:
+def large_images(name: str) -> list[str]:
+    """Time and memory; where the record says so, what the features of all tiles would take."""
+    shown = {"features_mib": "features of all tiles", "peak_mib": "peak memory"}
+    found = timed(name)["rows"]
+    keys = [key for key in shown if key in found[0]]
     rows = [
-        [f"{row['side']}x{row['side']}", f"{row['peak_mib']:.0f} MiB", f"{row['seconds']:.0f} s"]
-        for row in timed("arm_large_image")["rows"]
+        [f"{row['side']}x{row['side']}", *(f"{row[key]:.0f} MiB" for key in keys), f"{row['seconds']:.0f} s"]
+        for row in found
     ]
-    return markdown_table(["image", "peak memory", "time"], rows)
+    return markdown_table(["image", *(shown[key] for key in keys), "time"], rows)
+
+
+def tiled_heads() -> list[str]:
+    """How far tiles are from the whole image."""
+    names = {"fcn": "FCN", "deeplabv3plus": "DeepLabV3+", "ocrnet": "OCRNet", "upernet": "UPerNet"}
+    rows = []
+    for row in timed("tile_exactness")["rows"]:
+        cells = [
+            [f"{100 * row[name][key]:.1f} %" for name in ("plain", "context")] for key in ("changed", "mean_difference")
+        ]
+        rows.append([names[row["head"]], *cells[0], *cells[1]])
+    return markdown_table(["", "pixels, plain", "pixels, context", "logits, plain", "logits, context"], rows)
+
+
+def side_rates() -> list[str]:
+    """What large jobs do beside the network."""
+    found = timed("rates")
+    names = {
+        "read, deflate": "reading windows of a tiled TIFF, deflate",
+        "read, jpeg": "reading windows of a tiled TIFF, JPEG",
+        "empty pixels, deflate": "which pixels are empty, by a value of the bands",
+        "empty pixels, jpeg": "which pixels are empty, of a file that marks none",
+        "write masks": "writing masks by blocks",
+    }
+    rows = [[names[key], f"{rate:.0f} megapixels a second"] for key, rate in found["megapixels_per_second"].items()]
+    files = f"{found['files']:,}"
+    rows.append([f"listing a folder of {files} files and sharing it out", f"{found['seconds']['list']:.0f} s"])
+    rows.append([f"merging eight indexes of {found['files'] // 8:,} rows", f"{found['seconds']['merge']:.0f} s"])
+    return markdown_table(["rate", "measured"], rows)
+
+
+def shard_rates() -> list[str]:
+    """Workers on one machine beside one; empty until `benchmarks/shards.py -o shards.json` was run there."""
+    if not (TIMES / "shards.json").is_file():
+        return []
+    found, rows = timed("shards"), []
+    base = next(iter(found["rates"].values()))
+    for workers, rates in found["rates"].items():
+        ratio = statistics.median(one / first for one, first in zip(rates, base, strict=True))
+        others = f"{max(found['cores_of_others'][workers]):.2f}"
+        rows.append([workers, f"{statistics.median(rates):.2f}", f"{ratio:.2f}x", others])
+    return markdown_table(["workers", "images a second", "", "cores that others took at most"], rows)
 
 
 def carried_context() -> list[str]:
@@ -310,7 +357,14 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
     "docs/training.md": {"heads": heads},
-    "docs/large.md": {"large": large_images, "carry": carried_context},
+    "docs/large.md": {
+        "large": lambda: large_images("arm_large_image"),
+        "kept": lambda: large_images("large_image_kept"),
+        "rates": side_rates,
+        "tiles": tiled_heads,
+        "shards": shard_rates,
+        "carry": carried_context,
+    },
     "docs/export.md": {"models": export_differences},
     "docs/data.md": {"label_formats": label_formats, "label_drawing": label_drawing},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from cacseg._checks import check_label_range
 
+PIXELS = 2**24  # that are counted at a time, at 32 bytes each
+
 
 class Scores(NamedTuple):
     """From 0 to 1, in float64 on the CPU; NaN where there is nothing to divide by."""
@@ -63,20 +65,22 @@ def confusion(
             f"predictions and labels must have one shape; got {tuple(predictions.shape)} and {tuple(labels.shape)}. "
             "Resize the scores to the labels' size before the argmax."
         )
-    labels, predictions = labels.flatten().long(), predictions.flatten().long()
-    if labels.device.type == "cpu":
-        check_label_range(labels, num_classes, ignore_index)
-        if predictions.numel() > 0 and not 0 <= int(predictions.min()) <= int(predictions.max()) < num_classes:
-            raise ValueError(
-                f"predictions must be in [0, {num_classes}); got values from {int(predictions.min())} to "
-                f"{int(predictions.max())}."
-            )
-    kept = (labels >= 0) & (labels < num_classes) & (labels != ignore_index)
+    labels, predictions = labels.flatten(), predictions.flatten()
     cells = num_classes * num_classes
     # One cell more than the matrix has takes what is left out.
-    places = torch.where(kept, labels * num_classes + predictions, cells)
-    counts = torch.zeros(cells + 1, dtype=torch.long, device=places.device)
-    counts.scatter_add_(0, places, torch.ones_like(places))
+    counts = torch.zeros(cells + 1, dtype=torch.long, device=labels.device)
+    for one, predicted in zip(labels.split(PIXELS), predictions.split(PIXELS), strict=True):
+        one, predicted = one.long(), predicted.long()
+        if one.device.type == "cpu":
+            check_label_range(one, num_classes, ignore_index)
+            if predicted.numel() > 0 and not 0 <= int(predicted.min()) <= int(predicted.max()) < num_classes:
+                raise ValueError(
+                    f"predictions must be in [0, {num_classes}); got values from {int(predicted.min())} to "
+                    f"{int(predicted.max())}."
+                )
+        kept = (one >= 0) & (one < num_classes) & (one != ignore_index)
+        places = torch.where(kept, one * num_classes + predicted, cells)
+        counts.scatter_add_(0, places, torch.ones_like(places))
     return counts[:cells].view(num_classes, num_classes)
 
 
@@ -133,7 +137,7 @@ def boundary_tally(
     """
     ignored = labels == ignore_index
     distance = max(1, round(0.02 * math.hypot(*labels.shape[-2:])))
-    labels, predictions = (one.long().masked_fill(ignored, -1) for one in (labels, predictions))
+    labels, predictions = (one.int().masked_fill(ignored, -1) for one in (labels, predictions))
     # The inner pixels of all classes become one more class; the counts of the others are those near contours.
     labels, predictions = (one.masked_fill(inner(one, distance), num_classes) for one in (labels, predictions))
     counts = confusion(predictions.masked_fill(ignored, 0), labels.masked_fill(ignored, -1), num_classes + 1, -1)

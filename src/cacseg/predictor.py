@@ -39,6 +39,7 @@ class Predictor:
             validated, else "own".
         tile, overlap, tile_context: show large images in tiles of so many pixels a side, with one classifier from the
             whole "image", or one from each "tile".
+        keep: MiB of features that tiles keep from the pass that makes the classifier; others are computed twice.
         inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
         device: "auto", "cpu", "cuda", "cuda:1", ...
         precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
@@ -56,6 +57,7 @@ class Predictor:
         tile: int | None = None,
         overlap: int = 128,
         tile_context: Literal["image", "tile"] = "image",
+        keep: float = 1024,
         inference: Inference | None = None,
         device: str = "auto",
         precision: str = "auto",
@@ -78,7 +80,7 @@ class Predictor:
         if tile is not None:
             if inference is not None:
                 raise ValueError("tile belongs into the given inference (tiling=Tiling(...)). Leave one out.")
-            inference = Inference(tiling=Tiling(tile, overlap, tile_context))
+            inference = Inference(tiling=Tiling(tile, overlap, tile_context, keep))
         source = getattr(model, "source", None)
         run = None if source is None else data_of_run(source)
         if run is not None:

@@ -62,6 +62,47 @@ def test_files_and_tables(place, tmp_path, capsys, monkeypatch):
     assert run(*arguments, "--overwrite", capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
+def outputs_of(folder):
+    return json.loads((folder / "scores.json").read_text())["outputs"]
+
+
+def test_workers_that_share_a_folder_score_as_one_process(place, tmp_path, capsys, monkeypatch):
+    def score(*options):
+        arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--no-report", *options)
+        return run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+
+    alone, out = tmp_path / "alone", tmp_path / "out"
+    assert score("-o", alone, "--oracle").code == 0
+    for shard in ("3/3", "1/3"):  # the first has no image
+        done = score("-o", out, "--oracle", "--shard", shard)
+        assert done.code == 0, done.err
+        assert f"shard {shard[0]} of 3" in done.err
+        assert not (out / "scores.json").exists()
+    for name, value in (("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "3")):
+        monkeypatch.setenv(name, value)
+    assert "mIoU" in score("-o", out, "--oracle").out
+    files = sorted(path.name for path in alone.iterdir())
+    assert sorted(path.name for path in out.iterdir()) == sorted([*files, "counts"])
+    assert outputs_of(out) == outputs_of(alone)
+    for name in files:
+        if name != "scores.json":
+            assert (out / name).read_bytes() == (alone / name).read_bytes()
+
+    counted = {path: path.stat().st_mtime_ns for path in (out / "counts/images").iterdir()}
+    assert len(counted) == 3
+    (out / "counts/images/b.npz").unlink()
+    (out / "scores.json").unlink()
+    assert score("-o", out, "--oracle", "--shard", "1/1").code == 0
+    anew = {path.name for path, before in counted.items() if path.stat().st_mtime_ns != before}
+    assert anew == {"b.npz"}
+    assert outputs_of(out) == outputs_of(alone)
+    other = score("-o", out, "--shard", "1/1")
+    assert other.code == 2
+    assert "oracle" in other.err
+    assert score("-o", alone, "--shard", "1/1").code == 2  # the result of a single process
+    assert score("--shard", "1/1").code == 2
+
+
 def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
     shutil.copytree(place / "data", tmp_path / "data")
     for path in (tmp_path / "data/labels/val").iterdir():

@@ -1,6 +1,7 @@
 """`cacseg predict` as a user runs it, in this process."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -205,3 +206,18 @@ def test_geojson_of_ordinary_images(place, tmp_path, capsys, monkeypatch):
     other = run(*arguments, "--coordinates", "pixels", capsys=capsys, monkeypatch=monkeypatch)
     assert other.code == 2
     assert "coordinates was 'wgs84' and is now 'pixels'" in other.err
+
+
+@pytest.mark.parametrize("tiles", [(), ("--tile", 64, "--overlap", 0)])
+def test_a_large_file_is_named(place, tmp_path, capsys, monkeypatch, tiles):
+    monkeypatch.setattr(sys.modules["cacseg.cli.predict"], "LARGE", 40 * 50 - 1)
+    monkeypatch.setattr(sys.modules["cacseg.cli.predict"], "LARGE_FILE", 1000)
+    numbers = np.random.default_rng(0)
+    for name, shape in (("large", (40, 50, 3)), ("small", (30, 50, 3))):
+        Image.fromarray(numbers.integers(0, 256, shape, np.uint8)).save(tmp_path / f"{name}.png")
+    arguments = (place / "model.safetensors", tmp_path / "*.png", "-o", tmp_path / "out", "--device", "cpu", *tiles)
+    done = run("predict", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0, done.err
+    assert "large.png" in done.err
+    assert "small.png" not in done.err
+    assert ("--tile" in done.err) == (not tiles)

@@ -10,10 +10,13 @@ from PIL import Image
 
 from cacseg.engine import rasters
 from cacseg.engine.backend import TorchBackend
+from cacseg.engine.bands import read_colours
 from cacseg.engine.inference import Inference, Tiling
-from cacseg.engine.rasters import predict_rasters
+from cacseg.engine.rasters import predict_rasters, window_of
+from cacseg.engine.tiles import Box
 from cacseg.models import create_model
 from cacseg.predictor import Predictor
+from cacseg.runtime.decode import decode_image
 from cacseg.runtime.folder import SaveOptions
 from cacseg.runtime.inputs import find_images
 from cacseg.runtime.journal import Journal
@@ -88,6 +91,41 @@ def test_grey_and_four_bands(model, bands, tmp_path):
             assert (file.read(1) == expected).all()
 
 
+def of_bands(kind, bands):
+    """A file of one band, and how it is written."""
+    grey = bands[:1]
+    return {
+        "palette": (grey // 16, {"photometric": "palette"}),
+        "two colours": (grey // 128, {"nbits": 1}),
+        "two colours, white first": (grey // 128, {"nbits": 1, "photometric": "miniswhite"}),
+        "grey, white first": (grey, {"photometric": "miniswhite"}),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["palette", "two colours", "two colours, white first", "grey, white first"])
+def test_one_band_is_read_as_the_whole_image_is(kind, bands, tmp_path):
+    values, options = of_bands(kind, bands)
+    write(tmp_path / "x.tif", values, **options)
+    if kind == "palette":
+        with rasterio.open(tmp_path / "x.tif", "r+") as file:
+            file.write_colormap(1, {k: (15 * k, 255 - 7 * k, 3 * k * k % 256) for k in range(16)})
+    expected = decode_image((tmp_path / "x.tif").read_bytes(), "x.tif")
+    assert len(np.unique(expected)) > 1
+    with rasterio.open(tmp_path / "x.tif") as file:
+        found = read_colours(file, window_of(Box(20, 40, 300, 410)))
+    assert np.array_equal(found.transpose(1, 2, 0), expected[20:300, 40:410])
+
+
+def test_a_palette_is_predicted_in_colours(model, bands, tmp_path):
+    write(tmp_path / "x.tif", bands[:1] // 16, photometric="palette")
+    with rasterio.open(tmp_path / "x.tif", "r+") as file:
+        file.write_colormap(1, {k: (15 * k, 255 - 7 * k, 3 * k * k % 256) for k in range(16)})
+    assert predict(model, tmp_path / "x.tif", tmp_path / "out").written == 1
+    expected = Predictor(model, tile=128, overlap=32, device="cpu")(tmp_path / "x.tif").mask
+    with rasterio.open(tmp_path / "out/masks/x.tif") as file:
+        assert np.array_equal(file.read(1), expected)
+
+
 def test_a_file_that_cannot_be_read_is_named_and_nothing_is_left(model, bands, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -152,3 +190,16 @@ def test_the_command(model, bands, tmp_path, capsys, monkeypatch):
     again = run("predict", *paths, "--tile", 128, "--overlap", 64, capsys=capsys, monkeypatch=monkeypatch)
     assert again.code == 2
     assert "overlap" in again.err
+
+
+def test_a_mask_is_as_small_as_one_that_is_written_at_once(model, bands, tmp_path, monkeypatch):
+    monkeypatch.setattr("cacseg.engine.rasters.CACHE", 100_000)  # bytes, so that GDAL keeps one block
+    write(tmp_path / "city.tif", np.tile(bands, (1, 2, 2)), tiled=True)
+    predict(model, tmp_path / "city.tif", tmp_path / "out")
+    written = tmp_path / "out/masks/city.tif"
+    with rasterio.open(written) as file:
+        mask, profile, colours = file.read(), file.profile, file.colormap(1)
+    with rasterio.open(tmp_path / "again.tif", "w", **profile) as file:
+        file.write_colormap(1, colours)
+        file.write(mask)
+    assert written.stat().st_size <= 1.01 * (tmp_path / "again.tif").stat().st_size

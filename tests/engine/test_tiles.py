@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from cacseg.engine.inference import Tiling
-from cacseg.engine.tiles import Axis, tiled_networks
+from cacseg.engine.tiled import tiled_networks
+from cacseg.engine.tiles import Axis
 from cacseg.models import create_model
 
 
@@ -135,4 +136,4 @@ def test_what_has_no_tiles():
     with pytest.raises(ValueError, match="context"):
         Tiling(128, 32, "window")
     with pytest.raises(ValueError, match="oracle"):
-        tiled_networks(narrow(), ["oracle"], Tiling(128, 32))
+        tiled(narrow(), torch.zeros(1, 3, 32, 32), 128, 32, name="oracle")

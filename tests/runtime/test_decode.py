@@ -1,6 +1,8 @@
 """OpenCV and Pillow read the same values, so that an exported model sees what the model saw."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -63,3 +65,29 @@ def test_jpegs_of_both_writers_show_the_picture(monkeypatch):
         found = decode.decode_image(colours.jpeg(smooth), "x.jpg")
         assert np.abs(found.astype(int) - smooth).mean() < 4
         monkeypatch.setattr(colours, "cv2", None)
+
+
+def of_size(width, height):
+    """A PNG whose header claims so many pixels."""
+    header = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + FILES["png"][33:]
+
+
+@pytest.mark.parametrize("side", [100, 12_000, 40_000])
+def test_pixels_are_counted_of_images_of_any_size(side, tmp_path):
+    limit = Image.MAX_IMAGE_PIXELS
+    (tmp_path / "x.png").write_bytes(of_size(side, side))
+    assert decode.count_pixels(tmp_path / "x.png") == side**2
+    assert limit == Image.MAX_IMAGE_PIXELS
+    (tmp_path / "x.png").write_bytes(b"no image")
+    assert decode.count_pixels(tmp_path / "x.png") == 0
+
+
+def test_an_image_that_is_too_large_is_not_called_damaged(monkeypatch):
+    monkeypatch.setattr(decode, "cv2", None)
+    with pytest.raises(OSError, match=r"x\.png.*40000x40000.*OpenCV") as raised:
+        decode.decode_image(of_size(40_000, 40_000), "x.png")
+    assert "damaged" not in str(raised.value)
+    with pytest.raises(OSError, match="40000x40000"):
+        decode.check_pixels(of_size(40_000, 40_000), "x.png", 10**6)

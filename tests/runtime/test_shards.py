@@ -54,3 +54,14 @@ def test_an_array_with_gaps():
     task = {"ID": "7", "COUNT": "3", "MIN": "1", "STEP": "1"}
     with pytest.raises(ValueError, match="--shard"):
         shard_of_environment({f"SLURM_ARRAY_TASK_{key}": value for key, value in task.items()})
+
+
+def test_tasks_of_srun():
+    step = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_NTASKS": "8"}
+    assert shard_of_environment(step) == Shard(5, 8)
+    array = {f"SLURM_ARRAY_TASK_{key}": value for key, value in {"ID": "2", "COUNT": "3", "MIN": "1"}.items()}
+    assert shard_of_environment({**step, **array}) == Shard(13, 24)
+    assert shard_of_environment({**step, "RANK": "1", "WORLD_SIZE": "4"}) == Shard(1, 4)  # torchrun under srun
+    assert (
+        shard_of_environment({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}) == Shard()
+    )  # a batch script, which runs once

@@ -3,6 +3,7 @@
 import itertools
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,31 @@ def test_a_folder_of_frames_in_the_order_of_their_numbers(predict, place, tmp_pa
     found = masks(tmp_path / "out")
     for index, result in enumerate(results):
         assert np.array_equal(found[f"frame{index + 5}"], result.mask)
+
+
+def test_a_damaged_frame_is_named_and_the_others_go_on(predict, place, tmp_path):
+    frames = tmp_path / "frames"
+    shutil.copytree(place / "frames", frames)
+    whole = (frames / "frame7.png").read_bytes()
+    (frames / "frame7.png").write_bytes(whole[:60])
+    for arguments in (("-o", tmp_path / "out.mp4"), ("-o", tmp_path / "carried", "--carry", 0.9)):
+        done = predict(frames, *arguments)
+        assert done.code == 1
+        assert "frame7.png" in done.err
+        assert f"1 of {COUNT} frames" in done.err
+    assert len(read(tmp_path / "out.mp4")[0]) == COUNT - 1
+    others = {f"frame{k}" for k in range(5, 14)} - {"frame7"}
+    assert set(masks(tmp_path / "carried")) == others
+    assert predict(frames, "-o", tmp_path / "carried", "--carry", 0.9).code == 1  # nothing else is left to do
+    with pytest.raises(OSError, match=r"frame7\.png"):
+        list(cacseg.Predictor(place / "model.safetensors", device="cpu").stream(frames))
+    (frames / "frame7.png").write_bytes(whole)
+    (tmp_path / "out.mp4").unlink()
+    done = predict(frames, "-o", tmp_path / "out.mp4")
+    assert done.code == 0, done.err
+    assert "8 were done before" in done.out
+    assert len(read(tmp_path / "out.mp4")[0]) == COUNT
+    assert not (tmp_path / "out.mp4.part").exists()
 
 
 def test_streams_from_python(place):

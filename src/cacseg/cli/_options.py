@@ -50,6 +50,10 @@ Overlap = Annotated[int, typer.Option(help="Of neighbouring tiles, in pixels (a 
 TileContext = Annotated[
     str, typer.Option(help="image: one classifier from all tiles. tile: each tile has its own, from itself alone.")
 ]
+Keep = Annotated[
+    float,
+    typer.Option(metavar="MIB", min=0.0, help="With --tile: memory for features; those beyond it are computed twice."),
+]
 
 WORKERS = min(8, os.cpu_count() or 1)
 
@@ -125,6 +129,7 @@ def make_inference(
     tile: int | None = None,
     overlap: int = 128,
     tile_context: str = "image",
+    keep: float = 1024,
 ) -> Inference:
     """What was asked for, else what the protocol of the data has."""
     from cacseg.engine.inference import MULTI_SCALE, Inference, Tiling
@@ -132,7 +137,7 @@ def make_inference(
     if tile is not None:
         if slide is not None or multi_scale:
             raise ValueError("--tile excludes --slide and --multi-scale. Leave one out.")
-        return Inference(flip=flip, tiling=Tiling(tile, overlap, tile_context))  # type: ignore[arg-type]
+        return Inference(flip=flip, tiling=Tiling(tile, overlap, tile_context, keep))  # type: ignore[arg-type]
     if whole and (slide is not None or stride is not None):
         raise ValueError("--whole and --slide exclude each other. Leave one out.")
     if stride is not None and slide is None:

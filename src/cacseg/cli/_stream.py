@@ -41,7 +41,7 @@ def open_stream(
         raise ValueError(f"a video is written as {', '.join(CODECS)}; got {output}.")
     if to_video and (save.confidence or save.entropy):
         raise ValueError("a video holds overlays alone. Give a folder for confidence and entropy.")
-    return open_frames(paths[0], None if to_video else output)
+    return open_frames(paths[0], None if to_video else output, skip_damaged=True)
 
 
 def predict_stream(
@@ -105,11 +105,19 @@ def predict_stream(
                 )
             if to_video:
                 bar.reset(task, description="writing", total=done + skipped)
-                write_video(output, with_masks(open_frames(source).images, folder), rate, **film)
-                shutil.rmtree(folder)
+                again = open_frames(source, skip_damaged=True)
+                write_video(output, with_masks(again.images, folder), rate, **film)
+                if not frames.failed:
+                    shutil.rmtree(folder)
     seconds = time.perf_counter() - start
     earlier = f", {skipped} were done before" if skipped else ""
     say(f"{done} frames predicted in {seconds:.1f} s ({done / seconds:.1f} a second){earlier}: {output}")
+    for failure in frames.failed:
+        fail(failure.reason)
+    if frames.failed:
+        kept = f" The masks of the others are in {output}.part." if to_video else ""
+        fail(f"{len(frames.failed)} of {frames.count} frames could not be read and were left out.{kept}")
+        raise typer.Exit(1)
     if frames.count is not None and done + skipped < 0.95 * frames.count - 1:  # the number may be an estimate
         fail(f"{done + skipped} frames could be read; the file says {frames.count}. Is it whole?")
         raise typer.Exit(1)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cacseg.runtime.journal import Journal
 
 LARGE = 100_000_000  # pixels of a file that is decoded whole
+LARGE_FILE = 2**20  # bytes: smaller files are not opened to count their pixels
 
 
 def predict(
@@ -74,6 +75,7 @@ def predict(
     tile: options.Tile = None,
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
+    keep: options.Keep = 1024,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
@@ -122,7 +124,7 @@ def predict(
         from cacseg.recipes.protocol import data_of_run
 
         weights, device = find_weights(model), str(choose_local_device(device))
-        windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context)
+        windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep)
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
@@ -152,9 +154,12 @@ def predict(
     ):
         large = _predict_rasters(backend, inputs, journal, save, plain, bar) if tile else Summary(0, 0, [])
         others = [item for item in inputs if not (tile and is_tiff(item))]
-        for item in others if tile else ():
+        for item in others:
+            if item.name in journal.rows or not item.path.is_file() or item.path.stat().st_size < LARGE_FILE:
+                continue
             if (pixels := count_pixels(item.path)) > LARGE:
-                note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.")
+                advice = "" if tile else " Scores of it too, without --tile 1024."
+                note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.{advice}")
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
 
         def update(done: int, failed: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from cacseg.engine.context import CarriedContext
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
-from cacseg.engine.tiles import networks_for
+from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.backend import Answer, Context, Scale, name_classes
@@ -95,8 +94,7 @@ class TorchBackend:
         return None if self._carried is None else self._carried.pool.as_arrays()
 
     def settings(self) -> dict[str, Any]:
-        shown = {key: value for key, value in asdict(self.inference).items() if key != "window_batch"}
-        return {**shown, "scale": self.scale, "precision": self.precision}
+        return {**self.inference.settings(), "scale": self.scale, "precision": self.precision}
 
     def view(self, image: Bytes) -> list[Tensor]:
         return view_image(image, self.scale, self.inference.ratios)
@@ -113,6 +111,8 @@ class TorchBackend:
             raise
 
     def _predict(self, views: Sequence[list[Tensor]], size: tuple[int, int], maps: bool, plain: bool) -> list[Answer]:
+        if comes_in_parts(self.inference, views[0][0], size):
+            return [self._predict_parts(view, maps, plain) for (view,) in views]
         shown = normalise_views(views, self.mean, self.std, self.dtype, self.device)
         with autocast(self.device, self.precision):
             scores = next(predict_each(self._networks(plain), shown, size, self.inference))
@@ -132,6 +132,24 @@ class TorchBackend:
             found = confidence_and_entropy(each, are_logits=not self.inference.averages)
             answers.append(Answer(mask, *(one.cpu().numpy() for one in found)))
         return answers
+
+    def _predict_parts(self, view: Tensor, maps: bool, plain: bool) -> Answer:
+        """By tiles: full-size scores would take n x H x W floats."""
+        model, tiling = self.model, self.inference.tiling
+        assert isinstance(model, SegmentationModel)
+        assert tiling is not None
+        outputs = ["plain" if plain else model.default_output]
+        mask = np.empty(view.shape[1:], np.uint8)
+        found = tuple(np.empty(mask.shape, np.float32) for _ in range(2 * maps))
+        with autocast(self.device, self.precision):
+            for box, (scores,) in parts_of(model, view, outputs, tiling, self.mean, self.std, self.device):
+                place = slice(box.top, box.bottom), slice(box.left, box.right)
+                mask[place] = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
+                for whole, part in zip(
+                    found, confidence_and_entropy(scores, are_logits=True) if maps else (), strict=True
+                ):
+                    whole[place] = part.cpu().numpy()
+        return Answer(mask, *found)
 
     def _networks(self, plain: bool) -> Networks:
         model = self.model

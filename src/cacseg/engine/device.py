@@ -33,10 +33,10 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def choose_local_device(name: str = "auto") -> torch.device:
-    """`choose_device`, where processes that torchrun started on one machine take its GPUs in turn."""
-    device = choose_device(name)
-    if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
-        return torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    """`choose_device`, where processes that torchrun or srun started on one machine take its GPUs in turn."""
+    device, rank = choose_device(name), os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
+    if device.type == "cuda" and device.index is None and rank is not None:
+        return torch.device("cuda", int(rank) % torch.cuda.device_count())
     return device
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, output_names, predict_each, send, view_image
-from cacseg.engine.tiles import networks_for
+from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
 from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
@@ -36,6 +36,15 @@ class ImageResult(NamedTuple):
     def scores(self, output: str) -> Scores:
         """Of this image alone; classes in neither its labels nor its prediction are left out of the means."""
         return scores(self.tallies[output])
+
+
+class ImageCounts(NamedTuple):
+    """All that is counted of an image."""
+
+    name: str
+    size: tuple[int, int]
+    counts: dict[str, Tensor]  # a confusion matrix [n, n] for each output
+    near: dict[str, Tensor]  # [3, n] of `boundary_tally`, where it is counted
 
 
 @dataclass(frozen=True)
@@ -83,13 +92,16 @@ def evaluate(
     batch: int = 1,
     workers: int = 4,
     progress: Progress | None = None,
+    places: Sequence[int] | None = None,
+    keep: Callable[[ImageCounts], None] | None = None,
 ) -> Evaluation:
     """Runs the model over the split and counts. Predictions are compared with the labels at the labels' own size.
 
     `workers` threads decode and resize ahead; up to `batch` images of equal size run together, which changes nothing
     but rounding. In a process group images are sharded round-robin over ranks, counts are summed and images gathered,
     so that all ranks return the same. With `oracle` the model must have that branch; in windows and at other scales it
-    gets the labels of the same part of the image. `boundaries` counts boundary IoU as well.
+    gets the labels of the same part of the image. `boundaries` counts boundary IoU as well. `places` are the images
+    that are scored; None is all of them. `keep` is called with the counts of each image.
     """
     device = torch.device(device)
     compare_classes(model, data)
@@ -99,7 +111,8 @@ def evaluate(
     if oracle and "oracle" not in names:
         raise ValueError("the model has no oracle: its classifier is plain, or the branch was left out.")
     rank, ranks = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
-    share = range(rank, len(data), ranks)  # each image once, whatever the number of ranks
+    places = range(len(data)) if places is None else places
+    share = places[rank::ranks]  # each image once, whatever the number of ranks
     n, was_training = model.num_classes, model.training
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
     near = {name: torch.zeros(3, n, dtype=torch.long, device=device) for name in names if boundaries}
@@ -121,16 +134,23 @@ def evaluate(
             with explain_memory(described, device), autocast(device, precision):
                 labels = send(torch.stack([one.labels for one in group]), device)
                 known = _oracle_labels(model, labels, data.ignore_index) if "oracle" in names else None
-                shown = collate([one.views for one in group], model, device)
-                found = predict_each(networks_for(model, names, inference), shown, (height, width), inference, known)
-                for name, logits in zip(names, found, strict=True):
-                    predictions = most_likely(logits, 1)
-                    for one, predicted, labelled in zip(group, predictions, labels, strict=True):
+                found = _predictions(
+                    model, names, [one.views for one in group], (height, width), inference, known, device
+                )
+                kept = [ImageCounts(one.name, (height, width), {}, {}) for one in group]
+                for name, predictions in zip(names, found, strict=True):
+                    for place, (one, predicted, labelled) in enumerate(zip(group, predictions, labels, strict=True)):
                         counts = confusion(predicted, labelled, n, data.ignore_index)
                         totals[name] += counts
                         tallies.add(one, name, counts)
-                    if boundaries:
-                        near[name] += torch.stack(boundary_tally(predictions, labels, n, data.ignore_index))
+                        kept[place].counts[name] = counts
+                        if boundaries:
+                            band = torch.stack(boundary_tally(predicted, labelled, n, data.ignore_index))
+                            near[name] += band
+                            kept[place].near[name] = band
+            if keep is not None:
+                for image in kept:
+                    keep(image)
             done += len(group)
             if progress is not None:
                 progress(done, totals)
@@ -139,16 +159,47 @@ def evaluate(
     results = tallies.finish()
     if ranks > 1:
         results = _gather(results, [*totals.values(), *near.values()], ranks)
-    if [one.place for one in results] != list(range(len(data))):
-        raise RuntimeError(f"{len(data)} images must be counted once each; {len(results)} were.")
+    if [one.place for one in results] != list(places):
+        raise RuntimeError(f"{len(places)} images must be counted once each; {len(results)} were.")
     found_counts = {name: counts.cpu() for name, counts in totals.items()}
-    if found_counts["plain"].sum() == 0:
+    if len(places) == len(data):
+        check_labelled(found_counts, data)
+    near_contours = {name: Tally(*counts.cpu()) for name, counts in near.items()}
+    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output, near_contours)
+
+
+def check_labelled(counts: Counts, data: SegmentationData) -> None:
+    """An error where there is nothing to score."""
+    if counts["plain"].sum() == 0:
         raise ValueError(
             f"no pixel of {len(data)} images is labelled: every label is the ignore index {data.ignore_index}. Look at "
             "the labels, and at what is ignored."
         )
-    near_contours = {name: Tally(*counts.cpu()) for name, counts in near.items()}
-    return Evaluation(tuple(data.class_names), found_counts, tuple(results), model.default_output, near_contours)
+
+
+def _predictions(
+    model: SegmentationModel,
+    names: Sequence[str],
+    views: Sequence[list[Tensor]],
+    size: tuple[int, int],
+    inference: Inference,
+    known: Tensor | None,
+    device: torch.device,
+) -> Iterator[Tensor]:
+    """The classes [b, H, W] of each output in turn."""
+    if "oracle" not in names and comes_in_parts(inference, views[0][0], size):
+        assert inference.tiling is not None
+        masks = [torch.empty((len(views), *size), dtype=torch.uint8, device=device) for _ in names]
+        for place, (view,) in enumerate(views):
+            mean, std = tuple(model.mean), tuple(model.std)
+            for box, scores in parts_of(model, view, names, inference.tiling, mean, std, device):
+                for mask, one in zip(masks, scores, strict=True):
+                    mask[place, box.top : box.bottom, box.left : box.right] = most_likely(one, 0)
+        yield from masks
+    else:
+        shown = collate(views, model, device)
+        for logits in predict_each(networks_for(model, names, inference), shown, size, inference, known):
+            yield most_likely(logits, 1)
 
 
 class _LoadedImage(NamedTuple):

@@ -9,10 +9,10 @@ averaged. All of this is float32, whatever autocast does to the network.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,13 +46,13 @@ class Tiling:
         overlap: of neighbouring tiles, a multiple of 32, at most half of a tile. Three eighths of it at the edge of a
             tile are thrown away: more than the network's receptive field reaches makes tiles exact.
         context: the classifier is made from the whole "image", or from each "tile" alone.
-        keep: bytes of features that are kept from the first pass to the second; others are computed twice.
+        keep: MiB of features that are kept from the first pass to the second; others are computed twice.
     """
 
     tile: int = 1024
     overlap: int = 128
     context: Literal["image", "tile"] = "image"
-    keep: int = 2**30
+    keep: float = 1024
 
     def __post_init__(self) -> None:
         check_choice("context", self.context, ("image", "tile"))
@@ -63,6 +63,8 @@ class Tiling:
                 f"the overlap must be a multiple of {MULTIPLE}, at most half of a tile of {self.tile}; got "
                 f"{self.overlap}."
             )
+        if not self.keep >= 0:
+            raise ValueError(f"keep must be at least 0 MiB; got {self.keep}.")
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,14 @@ class Inference:
             raise ValueError(f"ratios must be at least one positive number; got {self.ratios}.")
         if self.window_batch < 1:
             raise ValueError(f"window_batch must be at least 1; got {self.window_batch}.")
+
+    def settings(self) -> dict[str, Any]:
+        """What decides the scores: neither what goes together nor what is kept in memory."""
+        shown = asdict(self)
+        del shown["window_batch"]
+        if self.tiling is not None:
+            del shown["tiling"]["keep"]
+        return shown
 
     @property
     def averages(self) -> bool:

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from cacseg._files import check_target, scratch_beside
 from cacseg.engine.backend import TorchBackend, confidence_and_entropy
+from cacseg.engine.bands import check_bands, read_colours
+from cacseg.engine.blocks import BLOCK, BlockWriter
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import normalise_views
 from cacseg.engine.tiles import Box, TiledImage
@@ -31,7 +33,6 @@ from cacseg.runtime.polygons import foreground, write_lines
 from cacseg.runtime.result import to_integers
 
 CACHE = 64  # MiB of blocks that GDAL holds
-BLOCK = 256  # pixels a side of a block that is written
 WINDOW = 2048  # pixels a side of a part whose polygons are in memory at once
 NO_DATA = 255  # in masks: pixels that the image marks as empty, or as outside of it
 
@@ -47,18 +48,13 @@ def _rasterio() -> Any:
 
 @dataclass(frozen=True)
 class RasterSource:
-    """An open file of 8-bit bands: grey, or red, green, blue and whatever follows."""
+    """An open file of 8-bit bands: grey, a palette, or red, green, blue and whatever follows."""
 
     dataset: Any
     backend: TorchBackend
 
     def __post_init__(self) -> None:
-        kinds = set(self.dataset.dtypes)
-        if kinds != {"uint8"} or self.dataset.count == 2:
-            raise ValueError(
-                f"{self.dataset.name} has {self.dataset.count} band(s) of {', '.join(sorted(kinds))}; images are bytes "
-                "in one band (grey) or in three (red, green, blue). Convert it first."
-            )
+        check_bands(self.dataset)
 
     @property
     def height(self) -> int:
@@ -69,8 +65,7 @@ class RasterSource:
         return int(self.dataset.width)
 
     def read(self, box: Box) -> Tensor:
-        bands = (1, 2, 3) if self.dataset.count >= 3 else (1, 1, 1)
-        pixels = torch.from_numpy(self.dataset.read(bands, window=window_of(box)))
+        pixels = torch.from_numpy(read_colours(self.dataset, window_of(box)))
         backend = self.backend
         return normalise_views([[pixels]], backend.mean, backend.std, backend.dtype, backend.device)[0]
 
@@ -148,25 +143,26 @@ def _predict(
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)  # TIFF files of any kind
             dataset = stack.enter_context(rasterio.open(item.path))
             source = RasterSource(dataset, backend)
-            image = TiledImage(model, source, tiling, "plain" if plain else model.default_output)
+            image = TiledImage(model, source, tiling, ["plain" if plain else model.default_output])
             total = image.passes * image.tiles
             files = {
                 kind: stack.enter_context(rasterio.open(path, "w", **_profile(dataset, kind, bits)))
                 for kind, path in drafts.items()
             }
             files["masks"].write_colormap(1, dict(enumerate(backend.classes.palette)))
+            writers = {kind: BlockWriter(file, file.dtypes[0]) for kind, file in files.items()}
             stack.enter_context(explain_memory(f"a tile of {tiling.tile}x{tiling.tile}", backend.device))
             stack.enter_context(autocast(backend.device, backend.precision))
-            for box, scores in image.parts(count):
+            for box, (scores,) in image.parts(count):
                 window = window_of(box)
                 mask = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
                 empty = dataset.dataset_mask(window=window) == 0
-                files["masks"].write(np.where(empty, NO_DATA, mask).astype(np.uint8), 1, window=window)
+                writers["masks"].write(box, np.where(empty, NO_DATA, mask))
                 if len(files) > 1:
                     maps = confidence_and_entropy(scores, are_logits=True)
                     for kind, values in zip(("confidence", "entropy"), maps, strict=True):
-                        if kind in files:
-                            files[kind].write(to_integers(values.cpu().numpy(), bits), 1, window=window)
+                        if kind in writers:
+                            writers[kind].write(box, to_integers(values.cpu().numpy(), bits))
             size = (source.height, source.width)
         for kind, path in targets.items():
             os.replace(drafts[kind], path)

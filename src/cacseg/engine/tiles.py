@@ -18,7 +18,7 @@ from torch import Tensor
 from cacseg import designs, functional
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.context import Pool, classifier_of, logits_of
-from cacseg.engine.inference import Inference, Networks, Tiling, networks_of
+from cacseg.engine.inference import Tiling
 from cacseg.models.model import SegmentationModel
 
 HALO = 3 / 8  # of an overlap at the inner edge of a tile, which takes no part: its features saw the edge
@@ -86,21 +86,25 @@ class Axis:
 
 
 class Part(NamedTuple):
-    """Scores of a box of the image, at its size."""
+    """Scores of a box of the image, at its size: one map for each output."""
 
     box: Box
-    scores: Float[Tensor, "n h w"]
+    scores: tuple[Float[Tensor, "n h w"], ...]
 
 
 class TiledImage:
-    """One image, cut into tiles, before a model."""
+    """One image, cut into tiles, before a model; `outputs` are those of `SegmentationModel.all_logits`."""
 
-    def __init__(self, model: SegmentationModel, source: Source, tiling: Tiling, output: str) -> None:
-        classifier = model.classifier
-        adapts = isinstance(classifier, ContextAwareClassifier) and output == "context"
+    def __init__(self, model: SegmentationModel, source: Source, tiling: Tiling, outputs: Sequence[str]) -> None:
+        if "oracle" in outputs:
+            raise ValueError("the oracle sees images whole. Leave out --tile or --oracle.")
+        # The mean is made of blended logits, the others are blended.
+        self.outputs, both = tuple(outputs), ("plain", "context")
+        self._blended = tuple(name for name in both if name in outputs or "mean" in outputs)
+        adapts = isinstance(model.classifier, ContextAwareClassifier) and "context" in self._blended
         if adapts and tiling.context == "image" and model.num_classes == 1:
             raise ValueError("tiles with the context of the image need a model of two classes or more; got one logit.")
-        self.model, self.source, self.tiling, self.output = model, source, tiling, output
+        self.model, self.source, self.tiling = model, source, tiling
         self.rows, self.columns = (Axis(side, tiling.tile, tiling.overlap) for side in (source.height, source.width))
         self.needs_context = adapts and tiling.context == "image"
         self.stride = 0  # pixels from one feature to the next, known after the first tile
@@ -153,8 +157,8 @@ class TiledImage:
                     ]
                     plain = classifier.plain_logits(features)[0].flatten(1)
                     pool.add(features[0].flatten(1), plain, (weights[0][:, None] * weights[1]).flatten())
-                    held += features.nbytes
-                    if held <= self.tiling.keep:
+                    if held + features.nbytes <= self.tiling.keep * 2**20:
+                        held += features.nbytes
                         self._kept[row, column] = features
                     step()
         return classifier_of(pool, classifier)
@@ -173,13 +177,22 @@ class TiledImage:
         return features
 
     def _logits(self, features: Tensor, own: Tensor | None) -> Float[Tensor, "n h w"]:
+        """Of all blended outputs, one after another along n."""
+        return torch.cat([self._logits_of(name, features, own)[0].float() for name in self._blended])
+
+    def _logits_of(self, name: str, features: Tensor, own: Tensor | None) -> Float[Tensor, "1 n h w"]:
         classifier = self.model.classifier
-        if own is not None:
-            assert isinstance(classifier, ContextAwareClassifier)
-            return logits_of(own, features, classifier)[0].float()
-        if self.output == "plain" and isinstance(classifier, ContextAwareClassifier):
-            return classifier.plain_logits(features)[0].float()
-        return classifier(features)[0].float()
+        if not isinstance(classifier, ContextAwareClassifier):
+            return classifier(features)
+        if name == "plain":
+            return classifier.plain_logits(features)
+        return classifier(features) if own is None else logits_of(own, features, classifier)
+
+    def _outputs(self, blended: Float[Tensor, "n h w"]) -> tuple[Float[Tensor, "n h w"], ...]:
+        found = dict(zip(self._blended, blended.chunk(len(self._blended)), strict=True))
+        if "mean" in self.outputs:
+            found["mean"] = functional.mean_logits(found["plain"][None], found["context"][None])[0]
+        return tuple(found[name] for name in self.outputs)
 
     def _blend(self, tiles: dict[tuple[int, int], Tensor], row: int, column: int) -> Iterator[Part]:
         (top, bottom), (left, right) = self.rows.finished(row), self.columns.finished(column)
@@ -193,7 +206,7 @@ class TiledImage:
                 if len(shares) and len(more):
                     found = _sample(_sample(logits, cells.to(logits.device), 1), others.to(logits.device), 2)
                     total[:, vertical, horizontal] += found * (shares[:, None] * more).to(logits.device)
-            yield Part(box, total)
+            yield Part(box, self._outputs(total))
 
     def _overlap(self, axis: Axis, index: int, length: int, start: int, end: int) -> tuple[slice, Tensor, Tensor]:
         """Where a tile has a share in the pixels from start to end, its shares there, and its features' places."""
@@ -226,54 +239,3 @@ def _sample(maps: Tensor, places: Tensor, dim: int) -> Tensor:
 
 def _log2(value: float) -> float:
     return torch.log2(torch.tensor(value)).item()
-
-
-@dataclass(frozen=True)
-class TensorSource:
-    """An image that is in memory."""
-
-    images: Float[Tensor, "1 c H W"]
-
-    @property
-    def height(self) -> int:
-        return self.images.shape[2]
-
-    @property
-    def width(self) -> int:
-        return self.images.shape[3]
-
-    def read(self, box: Box) -> Tensor:
-        return self.images[:, :, box.top : box.bottom, box.left : box.right]
-
-
-def networks_for(model: SegmentationModel, names: Sequence[str], inference: Inference) -> Networks:
-    """The named outputs, by tiles where these are asked for."""
-    if inference.tiling is None:
-        return networks_of(model, names)
-    return tiled_networks(model, names, inference.tiling)
-
-
-def tiled_networks(model: SegmentationModel, names: Sequence[str], tiling: Tiling) -> Networks:
-    """The named outputs of the model by tiles, in the form that `predict_each` takes."""
-    if "oracle" in names:
-        raise ValueError("the oracle sees images whole. Leave out --tile or --oracle.")
-
-    def one_output(images: Tensor, name: str) -> Tensor:
-        if name == "mean":
-            return functional.mean_logits(one_output(images, "plain"), one_output(images, "context"))
-        found = []
-        for image in images.split(1):
-            whole: Tensor | None = None
-            for box, scores in TiledImage(model, TensorSource(image), tiling, name).parts():
-                if whole is None:
-                    whole = scores.new_empty((scores.shape[0], *image.shape[2:]))
-                whole[:, box.top : box.bottom, box.left : box.right] = scores
-            assert whole is not None
-            found.append(whole)
-        return torch.stack(found)
-
-    def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-        for name in names:
-            yield one_output(images, name)
-
-    return logits

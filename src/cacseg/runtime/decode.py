@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-import warnings
+import threading
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ from cacseg.runtime.opencv import cv2
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
+
+_limit_lock = threading.Lock()
 
 
 def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
@@ -39,7 +42,14 @@ def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
             return upright(picture)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:
+        width, height = _read_size(io.BytesIO(content))
+        raise OSError(
+            f"{where} is too large: {width}x{height} pixels, and Pillow decodes at most "
+            f"{2 * (Image.MAX_IMAGE_PIXELS or 0) / 1e6:.0f} megapixels. Install OpenCV (pip install "
+            "opencv-python-headless), or make it a tiled TIFF and use --tile."
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
         reason = f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it."
         raise OSError(reason) from error
 
@@ -57,27 +67,32 @@ def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
 
 
 def count_pixels(path: Path) -> int:
-    """By the header; 0 where it cannot be read."""
+    """By the header, however many they are; 0 where it cannot be read."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=IMAGE_FORMATS) as picture:
-                return picture.width * picture.height
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        with path.open("rb") as file:
+            width, height = _read_size(file)
+    except (OSError, SyntaxError, ValueError):
         return 0
+    return width * height
 
 
 def check_pixels(content: bytes, where: str, limit: int) -> None:
     """Refuses what is no image, or by its header has more than `limit` pixels, before anything is decoded."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of another limit, Pillow's
-            with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
-                width, height = picture.size
-    except Image.DecompressionBombError as error:
-        raise OSError(f"{where} has more than {limit / 1e6:g} megapixels. Make it smaller.") from error
+        width, height = _read_size(io.BytesIO(content))
     except (OSError, SyntaxError, ValueError) as error:
         known = ", ".join(IMAGE_FORMATS)
         raise OSError(f"{where} is damaged or no image ({len(content)} bytes). Give one of {known}.") from error
     if width * height > limit:
         raise OSError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller.")
+
+
+def _read_size(file: IO[bytes]) -> tuple[int, int]:
+    """Width and height by the header. Pillow's limit, which is one for all threads, is lifted while it is read."""
+    with _limit_lock:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            with Image.open(file, formats=IMAGE_FORMATS) as picture:
+                return picture.size
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit

@@ -40,19 +40,21 @@ class Journal:
         overwrite: bool = False,
         shard: Shard = Shard(),  # noqa: B008 (frozen)
         finish: Callable[[Sequence[str]], None] = lambda _: None,
+        record: str = "predict.json",
     ) -> None:
         self.folder, self.shard, self._finish = folder, shard, finish
+        self.is_last = False  # whether no other worker ran when this one ended
         if overwrite and self.shard.count > 1:
             raise ValueError("--overwrite would remove what other shards did. Choose another folder, or remove it.")
         self._merged = self.index = folder / "index.csv"
         if self.shard.count > 1:
             self.index = folder / f"index.{self.shard.index + 1}-of-{self.shard.count}.csv"
-        self._options = folder / "predict.json"
+        self._options = folder / record
         make_folder(folder)
         others = (path for path in folder.iterdir() if path.name != LOCK and not is_scratch(path))
         if not overwrite and any(others) and not self._options.is_file():
             raise FileExistsError(
-                f"{folder} holds files that are no predictions (there is no predict.json). Choose another folder, or "
+                f"{folder} holds files that are no predictions (there is no {record}). Choose another folder, or "
                 "pass --overwrite."
             )
         self._lock = (folder / LOCK).open("wb")
@@ -71,7 +73,8 @@ class Journal:
         with self._lock:
             if kind is None:
                 with self._gate():
-                    if self._locks(0, HASHES):
+                    self.is_last = self._locks(0, HASHES)
+                    if self.is_last:
                         self._merge()
                         self._finish(sorted(_read(self._merged)))
 

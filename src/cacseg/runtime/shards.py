@@ -45,8 +45,12 @@ def parse_shard(text: str) -> Shard:
 
 
 def shard_of_environment(environment: Mapping[str, str]) -> Shard:
-    """Of torchrun's rank and of the task of a SLURM array; of both, each task of the array has its own ranks."""
-    rank, ranks = (int(environment.get(key, usual)) for key, usual in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    """Of the rank by torchrun or srun, and of the task of a SLURM array; of both, each task has its own ranks.
+
+    SLURM_STEP_NUM_TASKS is there under srun alone; a batch script that runs once has SLURM_PROCID and SLURM_NTASKS too.
+    """
+    keys = ("RANK", "WORLD_SIZE") if "RANK" in environment else ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    rank, ranks = (int(environment[key]) for key in keys) if all(key in environment for key in keys) else (0, 1)
     usual = {"ID": "0", "COUNT": "1", "MIN": "0", "STEP": "1"}
     found = {key: int(environment.get(f"SLURM_ARRAY_TASK_{key}") or value) for key, value in usual.items()}
     place, rest = divmod(found["ID"] - found["MIN"], found["STEP"])

@@ -19,7 +19,7 @@ from cacseg._files import check_target, lock_bytes, write_file
 from cacseg.runtime.backend import Answer, Backend, Context
 from cacseg.runtime.colours import Colour, Picture, overlay
 from cacseg.runtime.decode import decode_image
-from cacseg.runtime.folder import Prediction, SaveOptions, write_prediction
+from cacseg.runtime.folder import Failure, Prediction, SaveOptions, write_prediction
 from cacseg.runtime.inputs import Input, find_images
 from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.opencv import cv2
@@ -48,12 +48,14 @@ class Frames:
         fps: frames a second; None: unknown.
         count: as the file says, which may be an estimate; None: unknown.
         is_live: a camera, which goes on until it is stopped.
+        failed: files of a folder that could not be read and were left out, so far.
     """
 
     images: Iterator[Frame] = field(repr=False)
     fps: float | None = None
     count: int | None = None
     is_live: bool = False
+    failed: list[Failure] = field(default_factory=list)
 
 
 def is_video(path: str | Path) -> bool:
@@ -61,15 +63,17 @@ def is_video(path: str | Path) -> bool:
     return str(path).startswith(CAMERA) or Path(path).suffix.lower() in SUFFIXES
 
 
-def open_frames(source: str | Path, out: Path | None = None) -> Frames:
+def open_frames(source: str | Path, out: Path | None = None, *, skip_damaged: bool = False) -> Frames:
     """The frames of a video file, of "camera:0", or of a folder (or glob) of images, by name: 2 comes before 10.
 
-    Images in `out` are skipped: they are earlier predictions.
+    Images in `out` are skipped: they are earlier predictions. With `skip_damaged` an image that cannot be read is left
+    out and named in `failed`; else it is an error.
     """
     text = str(source)
     if not is_video(text):
         inputs = sorted(find_images([text], out), key=lambda item: _by_number(item.name))
-        return Frames(map(_read_image, inputs), count=len(inputs))
+        failed: list[Failure] = []
+        return Frames(_read_images(inputs, failed if skip_damaged else None), count=len(inputs), failed=failed)
     if cv2 is None:
         raise ModuleNotFoundError("videos need OpenCV, which is not installed: pip install opencv-python-headless")
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet: what is wrong is said here, in one line
@@ -95,8 +99,16 @@ def open_frames(source: str | Path, out: Path | None = None) -> Frames:
     )
 
 
-def _read_image(item: Input) -> Frame:
-    return Frame(item, stamp(item.path), decode_image(item.path.read_bytes(), str(item.path)))
+def _read_images(inputs: Iterable[Input], failed: list[Failure] | None) -> Iterator[Frame]:
+    for item in inputs:
+        try:
+            frame = Frame(item, stamp(item.path), decode_image(item.path.read_bytes(), str(item.path)))
+        except OSError as error:
+            if failed is None:
+                raise
+            failed.append(Failure(item.path, str(error)))
+        else:
+            yield frame
 
 
 def _read_video(capture: Any, path: Path, read: dict[str, str]) -> Iterator[Frame]:
