@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import onnx
@@ -56,6 +57,26 @@ def test_a_run_becomes_a_file(place, tmp_path, capsys, monkeypatch):
     again = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
     assert again.code == 2
     assert "exists already" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "window"), [((), (48, 40)), (("--whole",), None), (("--output", "classes"), None)]
+)
+def test_windows_of_the_run_are_in_the_file(arguments, window, place, tmp_path, capsys, monkeypatch):
+    changes = {"data.root": str(place / "data"), "data.window": (48, 40), "data.stride": (32, 24)}
+    shutil.copytree(place / "run", tmp_path / "run", ignore=shutil.ignore_patterns("*.json"))
+    write_config(tmp_path / "run", "folder", change(find_recipe("folder"), changes), {})
+    asked = {}
+
+    def stop(model, path, **options):
+        asked.update(options)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr("cacseg.engine.export.export", stop)
+    done = run("export", tmp_path / "run", "-o", "a.onnx", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert "enough is known" in done.err
+    assert (asked["window"], asked["stride"]) == (window, window and (32, 24))
+    assert ("windows of 40x48" in done.err) == ("classes" in arguments)
 
 
 @pytest.mark.slow

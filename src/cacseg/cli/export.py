@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import messages, say, typer
+from cacseg.cli._console import messages, note, say, typer
 
 if TYPE_CHECKING:
     from cacseg.engine.export import Exported
@@ -52,6 +52,7 @@ def export(
         ),
     ] = None,
     scale: options.Scale = None,
+    whole: options.Whole = False,
     device: Annotated[str, typer.Option(help="What aotinductor compiles for: cpu or cuda.")] = "cpu",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -84,6 +85,11 @@ def export(
     if score and protocol is None:
         raise ValueError("--score needs labelled images: give them with --data.")
     model = cacseg.load(weights, choose_device(device))
+    window, stride = (None, None) if run is None or whole else (run.window, run.stride)
+    if window is not None and output == "classes":
+        size = f"{window[1]}x{window[0]}"
+        note(f"the run has windows of {size}, whose classes have no mean: the file shows images whole, unlike logits.")
+        window = stride = None
     with messages.status("") as status:
         written = write(
             model,
@@ -96,6 +102,8 @@ def export(
             precision=precision,  # type: ignore[arg-type]
             calibration=images,
             scale=options.parse_scale(scale, None if run is None else run.val_scale),
+            window=window,
+            stride=stride,
             overwrite=overwrite,
             progress=status.update,
         )

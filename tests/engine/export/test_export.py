@@ -116,6 +116,8 @@ def test_the_description_is_in_the_file(exported):
         "size": "input",
         "classifier": "context",
         "scale": [2048, 512],
+        "window": None,
+        "stride": None,
         "precision": "fp32",
     }
 
@@ -282,6 +284,9 @@ def test_what_counts_as_rounding():
         ({"precision": "bf16"}, "'fp32', 'fp16', 'int8'"),
         ({"precision": "int8"}, "images to calibrate"),
         ({"class_names": ["one"]}, "must be 3 strings"),
+        ({"window": (64, 64)}, "go together"),
+        ({"window": (32, 64), "stride": (32, 32)}, "at least 33"),
+        ({"window": (64, 64), "stride": (32, 32), "output": "classes"}, "no mean"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(model, tmp_path, arguments, words):
