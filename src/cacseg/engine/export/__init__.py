@@ -15,7 +15,7 @@ from torch import nn
 from cacseg._checks import check_choice
 from cacseg._files import check_target
 from cacseg.adapters.converted import is_converted
-from cacseg.engine.export.formats import SUFFIXES, check_packages, open_file, write
+from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_file, write
 from cacseg.engine.export.module import (
     LEAST_SIDE,
     Description,
@@ -30,7 +30,7 @@ from cacseg.engine.export.module import (
     trace,
 )
 from cacseg.engine.export.quantise import Image, prepare, quantise
-from cacseg.engine.export.verify import Check, compare, require, verify
+from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
 from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
@@ -46,6 +46,7 @@ class Exported(NamedTuple):
     path: Path
     described: Description
     checks: list[Check]  # at two sizes; of int8 on the images of the calibration
+    scores: Scores | None
     seconds: float
 
 
@@ -67,6 +68,8 @@ def export(
     scale: tuple[int, int] | None = None,
     window: tuple[int, int] | None = None,
     stride: tuple[int, int] | None = None,
+    score: Callable[[Run, Description], float] | None = None,
+    accept: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Exported:
@@ -92,6 +95,9 @@ def export(
         class_names, palette: None is the model's own; of one channel two, background and foreground.
         scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
             for those who read the file, as `cacseg predict` does.
+        score: the mIoU of a function from images to what is described, for the file and the model (`Exported.scores`).
+        accept: keep an int8 file that lost more than 5 points of it, or without `score` agrees on less than 80 % of the
+            calibration images' pixels; else that is an error, and no file is left.
         progress: called with a few words at the start of each step.
     """
     path = Path(path)
@@ -161,6 +167,12 @@ def export(
         checks = verify(run, reference, device)
         if precision == "int8":
             checks = require(compare(run, reference, prepare(image, described)) for image in images)
+        scores = None
+        if score is not None:
+            progress("scoring")
+            scores = Scores(score(run, described), score(reference, described))
+        if precision == "int8" and not accept:
+            require_use(checks, scores)
         del run  # releases the file
         os.replace(written, path)
-    return Exported(path, described, checks, time.perf_counter() - start)
+    return Exported(path, described, checks, scores, time.perf_counter() - start)
