@@ -62,6 +62,25 @@ def test_everything_that_holds_an_image(model, pixels, tmp_path):
     assert all(np.array_equal(grey[0].mask, one.mask) for one in grey)
 
 
+def test_half_precision_tensors(model, pixels):
+    planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))) / 255
+    for dtype in (torch.bfloat16, torch.float16):
+        rounded = planes.to(dtype)
+        assert np.array_equal(model.predict(rounded).mask, model.predict(rounded.float()).mask)
+
+
+def test_a_model_that_is_trained_goes_on_training(pixels):
+    model = small_model(NAMES)
+    expected = model.predict(pixels)
+    model.train()
+    model.backbone.eval()
+    result = model.predict(pixels)
+    assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
+    assert np.array_equal(result.mask, expected.mask)
+    assert np.array_equal(result.plain, expected.plain)  # computed now
+    assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
+
+
 def test_a_list_of_several_sizes_keeps_its_order(model):
     numbers = np.random.default_rng(1)
     sizes = [(32, 40), (48, 33), (32, 40), (20, 20), (32, 40)]

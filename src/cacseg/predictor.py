@@ -65,8 +65,10 @@ class Predictor:
         self.backend: Backend
         if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
-                raise ValueError("an .onnx file shows images whole, in the precision it was exported with.")
-            self.backend = OnnxBackend(model, device)
+                raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
+            if mean is not None or std is not None:
+                raise ValueError(f"{model} states its mean and std itself. Leave both out.")
+            self.backend = OnnxBackend(model, device, class_names=class_names, palette=palette)
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
             return
@@ -121,7 +123,7 @@ class Predictor:
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
         for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
             views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
-            answers = self.backend.predict(views, size, maps=True, plain=False)
+            answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
             for (place, image, view), answer in zip(group, answers, strict=True):
                 yield place, self._result(image, view, answer)
 
@@ -141,15 +143,13 @@ class Predictor:
     def _stream(self, backend: Backend, images: Iterable[Bytes]) -> Iterator[Result]:
         for image in images:
             view = backend.view(image)
-            (answer,) = backend.predict([view], (image.shape[0], image.shape[1]), maps=True, plain=False)
+            size = (image.shape[0], image.shape[1])
+            (answer,) = backend.predict([view], size, maps=backend.has_maps, plain=False)
             yield self._result(image, view, answer)
 
     def _result(self, image: Bytes, view: Any, answer: Answer) -> Result:
-        mask, confidence, entropy = answer
-        assert confidence is not None
-        assert entropy is not None
         plain = partial(self._predict_plain, view, (image.shape[0], image.shape[1]))
-        return Result(image, mask, confidence, entropy, *self.backend.classes, plain)
+        return Result(image, *answer, *self.backend.classes, plain)
 
     def _predict_plain(self, view: Any, size: tuple[int, int]) -> Bytes:
         return self.backend.predict([view], size, maps=False, plain=True)[0].mask

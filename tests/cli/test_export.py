@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import onnx
@@ -58,13 +59,58 @@ def test_a_run_becomes_a_file(place, tmp_path, capsys, monkeypatch):
     assert "exists already" in again.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "window"), [((), (48, 40)), (("--whole",), None), (("--output", "classes"), None)]
+)
+def test_windows_of_the_run_are_in_the_file(arguments, window, place, tmp_path, capsys, monkeypatch):
+    changes = {"data.root": str(place / "data"), "data.window": (48, 40), "data.stride": (32, 24)}
+    shutil.copytree(place / "run", tmp_path / "run", ignore=shutil.ignore_patterns("*.json"))
+    write_config(tmp_path / "run", "folder", change(find_recipe("folder"), changes), {})
+    asked = {}
+
+    def stop(model, path, **options):
+        asked.update(options)
+        raise ValueError("enough is known")
+
+    monkeypatch.setattr("cacseg.engine.export.export", stop)
+    done = run("export", tmp_path / "run", "-o", "a.onnx", *arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert "enough is known" in done.err
+    assert (asked["window"], asked["stride"]) == (window, window and (32, 24))
+    assert ("windows of 40x48" in done.err) == ("classes" in arguments)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "place_of_model"),
+    [("a.onnx", "onnx", "cpu"), ("a.pt2", "torch-export", "cpu"), ("a.pt2", "aotinductor", "meta")],
+)
+def test_the_device_is_that_of_aotinductor_alone(file, kind, place_of_model, place, capsys, monkeypatch):
+    devices = []
+    monkeypatch.setattr("cacseg.engine.device.choose_device", lambda device: {"cuda": "meta"}[device])
+    monkeypatch.setattr("cacseg.load", lambda path, device: devices.append(device))
+    monkeypatch.setattr("cacseg.engine.export.export", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(
+            "export",
+            place / "model.safetensors",
+            "-o",
+            file,
+            "--format",
+            kind,
+            "--device",
+            "cuda",
+            capsys=capsys,
+            monkeypatch=monkeypatch,
+        )
+    assert devices == [place_of_model]
+
+
 @pytest.mark.slow
 def test_int8_is_calibrated_and_scored_on_the_data_of_the_run(place, tmp_path, capsys, monkeypatch):
     path = tmp_path / "int8.onnx"
     done = run("export", place / "run", "-o", path, "--precision", "int8", capsys=capsys, monkeypatch=monkeypatch)
     assert done.code == 0, done.err
     assert described(path)["precision"] == "int8"
-    assert re.search(r"[\d.]+ % of the pixels of 2 calibration images", done.out)
+    assert re.search(r"2 calibration images: largest difference [\d.e+-]+, [\d.]+ % of the pixels", done.out)
     assert re.search(r"mIoU on 2 images of folder val: [\d.]+ \(int8\), [\d.]+ \(PyTorch, fp32\)", done.out)
 
 

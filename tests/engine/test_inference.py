@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cacseg.engine.inference import MULTI_SCALE, Inference, place_windows, predict_each, scale_images
+from cacseg.engine.inference import MULTI_SCALE, Inference, predict_each, scale_images
+from cacseg.runtime.windows import place_windows
 
 
 def predict(network, images, size, inference=Inference()):  # noqa: B008 (frozen)

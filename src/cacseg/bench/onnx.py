@@ -19,6 +19,7 @@ from cacseg.models import create_model
 from cacseg.presets import DEFAULT, PresetName
 
 STATUS = Path("/proc/self/status")  # of Linux
+PROCESSES = 5  # whose memory is measured
 
 
 class Case(NamedTuple):
@@ -47,13 +48,20 @@ def onnx_steps(cases: dict[str, Case]) -> Steps:
 
 
 def with_memory(rows: dict[str, Row], cases: dict[str, Case]) -> dict[str, Row]:
-    """The rows with what a fresh process holds at most beside what it held before it opened the file, on Linux."""
+    """The rows with what a fresh process holds at most beside what it held before it opened the file, on Linux.
+
+    The least of several processes: in some of them, 13 MiB of a 38 MiB file, read and freed, are not given back.
+    """
     peaks: dict[str, float] = {}
     for row, case in cases.items() if STATUS.exists() else ():
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            peaks[row] = pool.submit(_growth_mib, case).result()
+        peaks[row] = min(_in_fresh_process(case) for _ in range(PROCESSES))
     ratios = {row: peak / peaks[PLAIN] for row, peak in peaks.items()}
     return {name: row._replace(memory_mib=peaks.get(name), memory_ratio=ratios.get(name)) for name, row in rows.items()}
+
+
+def _in_fresh_process(case: Case) -> float:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_growth_mib, case).result()
 
 
 def _growth_mib(case: Case) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import messages, say, typer
+from cacseg.cli._console import messages, note, say, typer
 
 if TYPE_CHECKING:
     from cacseg.engine.export import Exported
@@ -52,7 +53,11 @@ def export(
         ),
     ] = None,
     scale: options.Scale = None,
+    whole: options.Whole = False,
     device: Annotated[str, typer.Option(help="What aotinductor compiles for: cpu or cuda.")] = "cpu",
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Keep an int8 file that lost over 5 points of mIoU, or 20 % of the pixels.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Write a model for inference elsewhere: ONNX, torch.export or AOTInductor.
@@ -70,9 +75,11 @@ def export(
     """
     import cacseg
     from cacseg.engine.device import choose_device
+    from cacseg.engine.evaluate import compare_classes
     from cacseg.engine.export import export as write
+    from cacseg.engine.export.quantise import mean_iou
     from cacseg.models.saved import find_weights
-    from cacseg.recipes.protocol import data_of_run, data_to_evaluate
+    from cacseg.recipes.protocol import data_of_run, data_to_evaluate, open_split
 
     weights = find_weights(checkpoint)
     run = data_of_run(weights)
@@ -83,7 +90,17 @@ def export(
         score = SCORED if precision == "int8" and protocol is not None else 0
     if score and protocol is None:
         raise ValueError("--score needs labelled images: give them with --data.")
-    model = cacseg.load(weights, choose_device(device))
+    model = cacseg.load(weights, choose_device(device) if file_format == "aotinductor" else "cpu")
+    split, score_on = None, None
+    if score and protocol is not None:
+        split = open_split(protocol, "val")
+        compare_classes(model, split)
+        score_on = partial(mean_iou, data=split, most=score, device=model.classifier.weight.device)
+    window, stride = (None, None) if run is None or whole else (run.window, run.stride)
+    if window is not None and output == "classes":
+        size = f"{window[1]}x{window[0]}"
+        note(f"the run has windows of {size}, whose classes have no mean: the file shows images whole, unlike logits.")
+        window = stride = None
     with messages.status("") as status:
         written = write(
             model,
@@ -96,12 +113,20 @@ def export(
             precision=precision,  # type: ignore[arg-type]
             calibration=images,
             scale=options.parse_scale(scale, None if run is None else run.val_scale),
+            window=window,
+            stride=stride,
+            score=score_on,
+            accept=accept,
             overwrite=overwrite,
             progress=status.update,
         )
     _tell(written, file_format)
-    if score and protocol is not None:
-        _score(written, model, protocol, file_format, score)
+    if written.scores is not None and split is not None:
+        count, of = min(score, len(split)), written.scores
+        say(
+            f"  mIoU on {count} images of {split.name} {split.split}: {100 * of.of_file:.2f} ({precision}), "
+            f"{100 * of.of_model:.2f} (PyTorch, fp32)"
+        )
 
 
 def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None) -> list[Image]:
@@ -137,25 +162,8 @@ def _tell(written: Exported, file_format: str) -> None:
         )
     if described.precision == "int8":
         same = 100 * sum(check.agreement for check in written.checks) / len(written.checks)
-        say(f"  {same:.2f} % of the pixels of {len(written.checks)} calibration images have the same class")
-
-
-def _score(written: Exported, model: Any, protocol: DataConfig, file_format: str, most: int) -> None:
-    from cacseg.engine.evaluate import compare_classes
-    from cacseg.engine.export.formats import open_file
-    from cacseg.engine.export.module import InferenceModule, inference_copy
-    from cacseg.engine.export.quantise import mean_iou
-    from cacseg.recipes.protocol import open_split
-
-    split = open_split(protocol, "val")
-    compare_classes(model, split)
-    device, described = model.classifier.weight.device, written.described
-    reference = InferenceModule(inference_copy(model), described).to(device)
-    with messages.status("scoring"):
-        runs = (open_file(written.path, file_format, device), reference)
-        of_file, of_model = (mean_iou(run, described, split, most, device) for run in runs)
-    count = min(most, len(split))
-    say(
-        f"  mIoU on {count} images of {split.name} {split.split}: {100 * of_file:.2f} ({described.precision}), "
-        f"{100 * of_model:.2f} (PyTorch, fp32)"
-    )
+        largest = max(check.difference for check in written.checks)
+        say(
+            f"  {len(written.checks)} calibration images: largest difference {largest:.2g}, {same:.2f} % of the pixels "
+            "have the same class"
+        )

@@ -107,6 +107,7 @@ def predict(
     from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
     from cacseg.runtime.inputs import find_images, fingerprint, is_tiff
     from cacseg.runtime.journal import Journal
+    from cacseg.runtime.onnx_file import OnnxBackend
     from cacseg.runtime.shards import parse_shard, shard_of_environment
 
     if target not in ("png", *get_args(Polygons)):
@@ -115,8 +116,8 @@ def predict(
     save = SaveOptions(overlays, confidence, entropy, opacity, bits, polygons, simplify, coordinates)  # type: ignore[arg-type]
     chosen: dict[str, Any] = {}
     if Path(model).suffix == ".onnx":
-        if slide or stride or whole or multi_scale or flip or tile:
-            raise ValueError("an .onnx file shows images whole, once. Leave out --slide, --tile, --flip and so on.")
+        if slide or stride or multi_scale or flip or tile:
+            raise ValueError("an .onnx file has its own windows. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)
     else:
         from cacseg.engine.device import choose_local_device
@@ -138,6 +139,9 @@ def predict(
     if worker.count > 1:
         note(f"{worker}: {len(inputs)} of {len(found)} images", "")
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
+    if isinstance(backend, OnnxBackend):
+        backend.check(maps=confidence or entropy, plain=plain)
+        backend.window = None if whole else backend.window
     written = {"weights_sha256": fingerprint(weights), **backend.settings(), "plain": plain}
     written |= {"opacity": opacity, "bits": bits}
     written |= {} if target == "png" else {"format": target, "simplify": simplify}

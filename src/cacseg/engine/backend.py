@@ -17,7 +17,7 @@ from cacseg.engine.device import autocast, choose_device, explain_memory, is_out
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
-from cacseg.models.model import SegmentationModel
+from cacseg.models.model import SegmentationModel, evaluating
 from cacseg.runtime.backend import Answer, Context, Scale, name_classes
 from cacseg.runtime.result import Bytes
 
@@ -33,6 +33,8 @@ class TorchBackend:
         device: "auto", "cpu", "cuda", ...
         precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
     """
+
+    has_maps = True
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class TorchBackend:
         self, views: Sequence[list[Tensor]], size: tuple[int, int], *, maps: bool = False, plain: bool = False
     ) -> list[Answer]:
         try:
-            with explain_memory(f"an image of {size[1]}x{size[0]}", self.device):
+            with explain_memory(f"an image of {size[1]}x{size[0]}", self.device), evaluating(self.model):
                 return self._predict(views, size, maps, plain)
         except ValueError as error:
             if error.__cause__ is not None and is_out_of_memory(error.__cause__):
@@ -194,4 +196,5 @@ def to_pixels(image: Tensor) -> Bytes:
     """A tensor [3, H, W] (or [1, H, W]) of bytes, or of values from 0 to 1, as an image [H, W, c]."""
     if image.ndim != 3 or image.shape[0] not in (1, 3, 4):
         raise ValueError(f"a tensor must be an image [3, H, W]; got {tuple(image.shape)}.")
-    return np.ascontiguousarray(image.detach().cpu().permute(1, 2, 0).numpy())
+    image = image.detach().cpu().permute(1, 2, 0)
+    return np.ascontiguousarray((image.float() if image.is_floating_point() else image).numpy())  # numpy has no bf16

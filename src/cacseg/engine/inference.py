@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from cacseg.functional.labels import resize_labels
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.backend import Scale as Scale
+from cacseg.runtime.windows import place_windows
 
 # Several outputs of one pass: from images, and labels for an oracle, to the logits of each output in turn.
 Networks = Callable[[Tensor, Tensor | None], Iterable[Tensor]]
@@ -159,22 +160,6 @@ def scale_images(images: Float[Tensor, "b c H W"], ratio: float) -> Float[Tensor
         return images
     size = [max(1, round(side * ratio)) for side in images.shape[2:]]
     return F.interpolate(images, size=size, mode="bilinear", align_corners=False)
-
-
-class Windows(NamedTuple):
-    """Where the windows of one side begin, and how many windows cover each of its pixels."""
-
-    length: int
-    starts: list[int]
-    coverage: list[int]
-
-
-def place_windows(side: int, window: int, stride: int) -> Windows:
-    """Windows of one length along a side, every `stride` pixels, the last one shifted back to end with the side."""
-    length = min(window, side)
-    starts = [min(start, side - length) for start in range(0, side - length + stride, stride)]
-    coverage = [sum(start <= place < start + length for start in starts) for place in range(side)]
-    return Windows(length, starts, coverage)
 
 
 def _logits(

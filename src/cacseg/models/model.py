@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -217,12 +218,12 @@ class SegmentationModel(nn.Module, HubModel):
     def predict(self, images: Any, **options: Any) -> Any:
         """The `Result` of an image (a path, a PIL image, an array, a tensor), or a list of results of a list of them.
 
-        `options` are those of `cacseg.Predictor`, which is what to keep for many calls; the model moves to its device
-        and into evaluation mode.
+        `options` are those of `cacseg.Predictor`, which is what to keep for many calls; the model moves to its device.
         """
         import cacseg
 
-        return cacseg.Predictor(self, **options)(images)
+        with evaluating(self):  # the mode that a predictor leaves it in
+            return cacseg.Predictor(self, **options)(images)
 
     def synchronise_batch_norm(self) -> SegmentationModel:
         """Batch statistics over all devices, in place, for distributed training.
@@ -286,3 +287,16 @@ class SegmentationModel(nn.Module, HubModel):
             raise ValueError(f"images must be [b, {channels}, H, W]; got shape {shape}.{hint}")
         if images.numel() == 0:
             raise ValueError(f"a batch must have at least 1 image of at least 1 pixel; got shape {shape}.")
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards each module is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

@@ -33,6 +33,7 @@ class Backend(Protocol):
 
     classes: Classes
     threads: int  # that may call `predict` at once; 0: the caller's own alone
+    has_maps: bool  # whether it can tell confidence and entropy
 
     def settings(self) -> dict[str, Any]:
         """What decides the answers beside the weights, for the record."""

@@ -13,10 +13,14 @@ import numpy.typing as npt
 
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.result import Bytes, Floats
+from cacseg.runtime.windows import slide
 
 METADATA = "cacseg"  # the key of the description in the file
 FORMAT = 1  # of that description
 NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "normalises", "output", "classifier"}
+NEEDED |= {"scale", "window", "stride"}
+TINY = np.finfo(np.float32).tiny
+ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
 
 class OnnxBackend:
@@ -26,11 +30,20 @@ class OnnxBackend:
         path: the file.
         device: "auto", "cpu" or "cuda".
         threads: of ONNX Runtime; None leaves the choice to it.
+        class_names, palette: None are the file's own.
     """
 
     threads = 0
 
-    def __init__(self, path: str | Path, device: str = "auto", threads: int | None = None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        device: str = "auto",
+        threads: int | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        palette: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -47,14 +60,27 @@ class OnnxBackend:
         except Exception as error:  # of many types, none of them documented
             raise ValueError(f"{path} is damaged or no ONNX file ({str(error).splitlines()[0]}).") from error
         self.facts = _read_facts(self.session.get_modelmeta().custom_metadata_map, path)
-        scale = self.facts["scale"]
-        self.scale: Scale | None = None if scale is None else (int(scale[0]), int(scale[1]))
-        self.classes = name_classes(self.facts["num_classes"], self.facts["class_names"], self.facts["palette"])
+        self.scale: Scale | None = _pair(self.facts["scale"])
+        self.window, self.stride = _pair(self.facts["window"]), _pair(self.facts["stride"])
+        count = max(2, self.facts["num_classes"])  # of one channel, background and foreground
+        names = self.facts["class_names"] if class_names is None else class_names
+        self.classes = name_classes(count, names, self.facts["palette"] if palette is None else palette)
+        self.has_maps = self.facts["output"] != "classes"
         mean, std = (np.array(self.facts[key], np.float32)[:, None, None] for key in ("mean", "std"))
         self._factor, self._shift = 1.0 / (255.0 * std), mean / std
 
     def settings(self) -> dict[str, Any]:
-        return {"scale": self.scale, "onnx": True}
+        return {"scale": self.scale, "window": self.window, "stride": self.stride, "onnx": True}
+
+    def check(self, *, maps: bool, plain: bool) -> None:
+        """An error where the file does not give what is asked for."""
+        if plain and self.facts["classifier"] != "plain":
+            raise ValueError("an exported file holds one classifier. Export the other with `cacseg export --plain`.")
+        if maps and not self.has_maps:
+            raise ValueError(
+                "the file gives classes alone, so there is no confidence and no entropy. Export it with --output "
+                "logits or probabilities."
+            )
 
     def carrying(self, carry: float, context: Context | None = None) -> OnnxBackend:
         raise ValueError("an .onnx file predicts each frame alone. Leave out --carry, or use the model itself.")
@@ -73,35 +99,45 @@ class OnnxBackend:
         self, views: Sequence[Any], size: tuple[int, int], *, maps: bool = False, plain: bool = False, run: Any = None
     ) -> list[Answer]:
         """As `Backend.predict`; `run` are onnxruntime's RunOptions, by which another thread can end it."""
-        if plain and self.facts["classifier"] != "plain":
-            raise ValueError("an exported file holds one classifier. Export the other with `cacseg export --plain`.")
-        if maps and self.facts["output"] == "classes":
-            raise ValueError(
-                "the file gives classes alone, so there is no confidence and no entropy. Export it with --output "
-                "logits or probabilities."
-            )
+        self.check(maps=maps, plain=plain)
         images = np.stack(views)
         if not self.facts["normalises"]:
             images = images * self._factor - self._shift
         try:
-            (scores,) = self.session.run(None, {self.session.get_inputs()[0].name: images}, run)
+            if not self.has_maps:
+                return [Answer(_nearest(one, size).astype(np.uint8)) for one in self._run(images, run)]
+            scores = self._logits(images, run)
         except Exception as error:
             if "alloc" in str(error).lower() or isinstance(error, MemoryError):
                 message = f"images of {size[1]}x{size[0]} did not fit into memory. Take a smaller --batch."
                 raise MemoryError(message) from error
             raise
-        return [self._answer(one, images.shape[2:], size, maps) for one in scores]
+        return [self._answer(resize(one, size), maps) for one in scores]
 
-    def _answer(self, scores: npt.NDArray[Any], shown: Sequence[int], size: tuple[int, int], maps: bool) -> Answer:
-        """Of one image: scores [n, h, w], or classes [h, w]."""
-        if self.facts["output"] == "classes":
-            return Answer(_nearest(scores, size).astype(np.uint8))
-        scores = resize(resize(scores, (shown[0], shown[1])), size)
+    def _run(self, images: npt.NDArray[Any], run: Any) -> npt.NDArray[Any]:
+        (found,) = self.session.run(None, {self.session.get_inputs()[0].name: images}, run)
+        return found
+
+    def _logits(self, images: npt.NDArray[Any], run: Any) -> Floats:
+        """[b, n, h, w] at the size of the images, the mean of all windows; of one channel two, -s/2 and s/2."""
+
+        def whole(seen: npt.NDArray[Any]) -> Floats:
+            scores = self._run(seen, run)
+            if self.facts["output"] == "probabilities":
+                # The softmax of their logarithms is them again, however these are averaged and resized as logits are.
+                rest = [np.maximum(1.0 - scores, ROUNDED)] if scores.shape[1] == 1 else []
+                scores = np.log(np.maximum(np.concatenate([*rest, scores], axis=1), TINY))
+            elif scores.shape[1] == 1:
+                scores = np.concatenate([-scores / 2, scores / 2], axis=1)
+            return resize(scores, (seen.shape[2], seen.shape[3]))
+
+        if self.window is None or self.stride is None:
+            return whole(images)
+        return slide(whole, images, self.window, self.stride)
+
+    def _answer(self, scores: Floats, maps: bool) -> Answer:
         mask = scores.argmax(0).astype(np.uint8)
-        if not maps:
-            return Answer(mask)
-        probabilities = softmax(scores) if self.facts["output"] == "logits" else scores
-        return Answer(mask, *confidence_and_entropy(probabilities))
+        return Answer(mask, *confidence_and_entropy(softmax(scores))) if maps else Answer(mask)
 
 
 def softmax(scores: Floats) -> Floats:
@@ -111,7 +147,7 @@ def softmax(scores: Floats) -> Floats:
 
 def confidence_and_entropy(probabilities: Floats) -> tuple[Floats, Floats]:
     """Of [n, H, W], the largest probability, and the entropy over the logarithm of n."""
-    logarithms = np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
+    logarithms = np.log(np.maximum(probabilities, TINY))
     entropy = -(probabilities * logarithms).sum(0) / math.log(max(2, len(probabilities)))
     return probabilities.max(0), np.asarray(entropy, np.float32)
 
@@ -146,4 +182,8 @@ def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} does not say what it is: it was not written by `cacseg export`.") from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} cannot be read: {error}. Export the model again.") from error
-    return {"scale": None, "size": "input", **facts}
+    return dict(facts)
+
+
+def _pair(values: Sequence[int] | None) -> tuple[int, int] | None:
+    return None if values is None else (int(values[0]), int(values[1]))

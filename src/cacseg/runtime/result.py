@@ -32,13 +32,21 @@ class Result:
     image: Picture = field(repr=False)
     mask: Bytes = field(repr=False)
     """[H, W], classes from 0 on."""
-    confidence: Floats = field(repr=False)
-    """[H, W], the probability of the predicted class."""
-    entropy: Floats = field(repr=False)
-    """[H, W], of the probabilities, over that of a uniform guess: 0 is sure, 1 is clueless."""
+    _confidence: Floats | None = field(repr=False)
+    _entropy: Floats | None = field(repr=False)
     class_names: Sequence[str]
     palette: Sequence[Colour] = field(repr=False)
     _predict_plain: Callable[[], Bytes] = field(repr=False)
+
+    @property
+    def confidence(self) -> Floats:
+        """[H, W], the probability of the predicted class."""
+        return _given(self._confidence, "confidence")
+
+    @property
+    def entropy(self) -> Floats:
+        """[H, W], of the probabilities, over that of a uniform guess: 0 is sure, 1 is clueless."""
+        return _given(self._entropy, "entropy")
 
     @cached_property
     def plain(self) -> Bytes:
@@ -79,6 +87,15 @@ class Result:
         else:
             raise ValueError(f"what must be mask, plain, overlay, confidence or entropy; got {what!r}.")
         write_file(path, content, overwrite=overwrite)
+
+
+def _given(values: Floats | None, name: str) -> Floats:
+    if values is None:
+        raise ValueError(
+            f"the exported file gives classes alone, so there is no {name}. Export it with --output logits or "
+            "probabilities."
+        )
+    return values
 
 
 def to_integers(values: Floats, bits: int = 8) -> npt.NDArray[np.unsignedinteger]:

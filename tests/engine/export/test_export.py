@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import shutil
 import sys
 
@@ -18,7 +19,7 @@ from architectures import build
 from cacseg.engine.export import export
 from cacseg.engine.export.formats import OPSET, check_packages
 from cacseg.engine.export.module import TRACED
-from cacseg.engine.export.verify import SHAPES, Check, require
+from cacseg.engine.export.verify import SHAPES, Check, Scores, require, require_use
 from cacseg.models import MODELS
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -116,6 +117,8 @@ def test_the_description_is_in_the_file(exported):
         "size": "input",
         "classifier": "context",
         "scale": [2048, 512],
+        "window": None,
+        "stride": None,
         "precision": "fp32",
     }
 
@@ -189,6 +192,22 @@ def test_aotinductor(model, tmp_path):
     assert json.loads(compiled.get_metadata()["cacseg"])["class_names"] == list(NAMES)
     images = draw(2, 3, 50, 77)
     torch.testing.assert_close(compiled(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+def test_aotinductor_on_a_gpu(tmp_path):
+    model = small("fcn").cuda()
+    written = export(model, tmp_path / "model.pt2", format="aotinductor")
+    assert next(model.parameters()).is_cuda
+    compiled = torch._inductor.aoti_load_package(str(written.path))
+    images = draw(2, 3, 50, 77).cuda()
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        truth = model(
+            (images / 255.0 - torch.tensor(MEAN).view(1, 3, 1, 1).cuda()) / torch.tensor(STD).view(1, 3, 1, 1).cuda()
+        )
+    torch.testing.assert_close(compiled(images), truth, atol=1e-2, rtol=1e-2)
 
 
 @torch.no_grad()
@@ -272,6 +291,27 @@ def test_what_counts_as_rounding():
             require([fine, wrong])
 
 
+def test_what_int8_may_lose():
+    near, far = (Check((1, 3, 8, 8), 1.0, None, agreement) for agreement in (0.81, 0.7))
+    require_use([near], None)
+    require_use([far], Scores(0.451, 0.5))  # labels tell more than agreement
+    with pytest.raises(ValueError, match=r"80 %.* 75\.5 %.*--accept"):
+        require_use([near, far], None)
+    with pytest.raises(ValueError, match=r"5 points.* 50\.0 to 44\.9.*--accept"):
+        require_use([near], Scores(0.449, 0.5))
+
+
+@pytest.mark.slow
+def test_int8_that_lost_too_much_is_kept_on_demand_alone(model, tmp_path):
+    images = [draw(60, 72, 3).numpy()]
+    options = {"precision": "int8", "calibration": images, "score": lambda run, _: float(hasattr(run, "logits"))}
+    with pytest.raises(ValueError, match=r"100\.0 to 0\.0"):
+        export(model, tmp_path / "int8.onnx", **options)
+    assert not list(tmp_path.iterdir())
+    written = export(model, tmp_path / "int8.onnx", accept=True, **options)
+    assert (written.scores, written.path.exists()) == ((0.0, 1.0), True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -282,6 +322,9 @@ def test_what_counts_as_rounding():
         ({"precision": "bf16"}, "'fp32', 'fp16', 'int8'"),
         ({"precision": "int8"}, "images to calibrate"),
         ({"class_names": ["one"]}, "must be 3 strings"),
+        ({"window": (64, 64)}, "go together"),
+        ({"window": (32, 64), "stride": (32, 32)}, "at least 33"),
+        ({"window": (64, 64), "stride": (32, 32), "output": "classes"}, "no mean"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(model, tmp_path, arguments, words):
@@ -300,6 +343,10 @@ def test_other_refusals(model, tmp_path, monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r"onnxscript: pip install 'cacseg\[export\]'"):
         check_packages("onnx")
     check_packages("torch-export")
+    for old in ("2.7.1+cu126", "1.13.1"):
+        monkeypatch.setattr(torch, "__version__", old)
+        with pytest.raises(ModuleNotFoundError, match=rf"needs torch 2\.8; this is {re.escape(old)}"):
+            check_packages("torch-export")
 
 
 def test_it_is_found_by_its_name():

@@ -15,8 +15,9 @@ from torch import nn
 from cacseg._checks import check_choice
 from cacseg._files import check_target
 from cacseg.adapters.converted import is_converted
-from cacseg.engine.export.formats import SUFFIXES, check_packages, open_file, write
+from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_file, write
 from cacseg.engine.export.module import (
+    LEAST_SIDE,
     Description,
     InferenceModule,
     Output,
@@ -29,7 +30,8 @@ from cacseg.engine.export.module import (
     trace,
 )
 from cacseg.engine.export.quantise import Image, prepare, quantise
-from cacseg.engine.export.verify import Check, compare, require, verify
+from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
+from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import or_default
@@ -44,6 +46,7 @@ class Exported(NamedTuple):
     path: Path
     described: Description
     checks: list[Check]  # at two sizes; of int8 on the images of the calibration
+    scores: Scores | None
     seconds: float
 
 
@@ -63,6 +66,10 @@ def export(
     class_names: Sequence[str] | None = None,
     palette: Sequence[Sequence[int]] | None = None,
     scale: tuple[int, int] | None = None,
+    window: tuple[int, int] | None = None,
+    stride: tuple[int, int] | None = None,
+    score: Callable[[Run, Description], float] | None = None,
+    accept: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Exported:
@@ -84,8 +91,13 @@ def export(
         normalise: whether images are pixels, uint8 [b, 3, H, W]; else float32 that the caller normalises.
         precision: "fp32"; "fp16", sums and the classifier in float32; "int8", of ONNX files alone.
         calibration: for int8, images uint8 [H, W, 3], some dozens like those to come.
-        mean, std: of the normalisation, for pixels in [0, 1]; class_names, palette; None is the model's own.
-        scale: the longest and the shortest side that images should be fitted into, for those who read the file.
+        mean, std: of the normalisation, for pixels in [0, 1]; None is the model's own.
+        class_names, palette: None is the model's own; of one channel two, background and foreground.
+        scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
+            for those who read the file, as `cacseg predict` does.
+        score: the mIoU of a function from images to what is described, for the file and the model (`Exported.scores`).
+        accept: keep an int8 file that lost more than 5 points of it, or without `score` agrees on less than 80 % of the
+            calibration images' pixels; else that is an error, and no file is left.
         progress: called with a few words at the start of each step.
     """
     path = Path(path)
@@ -101,6 +113,10 @@ def export(
     images = list(calibration or ())
     if precision == "int8" and (format != "onnx" or not images):
         raise ValueError("int8 is for ONNX files and needs images to calibrate with. Pass format='onnx', calibration.")
+    if window is not None and output == "classes":
+        raise ValueError("classes of windows have no mean. Export logits or probabilities, or leave out the window.")
+    if min(Inference(window, stride).window or (LEAST_SIDE,)) < LEAST_SIDE:
+        raise ValueError(f"a window must be at least {LEAST_SIDE} pixels high and wide; got {window}.")
     check_packages(format)
     check_target(path, overwrite)
     start = time.perf_counter()
@@ -114,7 +130,7 @@ def export(
         raise ValueError("mean and std of the normalisation are needed for a model of another library. Pass both.")
     else:
         multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device)
-    check_classes(class_names, palette, num_classes, "the model")
+    check_classes(class_names, palette, max(2, num_classes), "the model")
     adapts = is_converted(own) or (isinstance(own, SegmentationModel) and own.default_output == "context")
     described = Description(
         num_classes=num_classes,
@@ -127,6 +143,8 @@ def export(
         size=size,
         classifier="context" if adapts and not plain else "plain",
         scale=scale,
+        window=window,
+        stride=stride,
         precision=precision,
     )
     reference = InferenceModule(own, described, multiple).to(device)
@@ -149,6 +167,12 @@ def export(
         checks = verify(run, reference, device)
         if precision == "int8":
             checks = require(compare(run, reference, prepare(image, described)) for image in images)
+        scores = None
+        if score is not None:
+            progress("scoring")
+            scores = Scores(score(run, described), score(reference, described))
+        if precision == "int8" and not accept:
+            require_use(checks, scores)
         del run  # releases the file
         os.replace(written, path)
-    return Exported(path, described, checks, time.perf_counter() - start)
+    return Exported(path, described, checks, scores, time.perf_counter() - start)

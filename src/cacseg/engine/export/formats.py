@@ -21,6 +21,7 @@ SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aotinductor": ".pt2"}
 OPSET = 18
 KEY = "cacseg"  # of the description, in the metadata of each kind of file
 INPUT = "images"
+TORCH = (2, 8)  # the first with dynamic sizes that may be 1, and torch.onnx.export of a traced program
 LARGEST_ONNX = 2**31 - 2**20  # bytes, of a protocol buffer
 SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter notes the modules that a node comes from
 
@@ -29,6 +30,10 @@ Run = Callable[[Tensor], Tensor]
 
 def check_packages(file_format: str) -> None:
     """What a format needs is installed."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < TORCH:
+        least = ".".join(map(str, TORCH))
+        message = f"exporting needs torch {least}; this is {torch.__version__}: pip install 'torch>={least}'"
+        raise ModuleNotFoundError(message, name="torch")
     needed = ("onnx", "onnxscript", "onnxruntime") if file_format == "onnx" else ()
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
@@ -62,7 +67,7 @@ def open_file(path: Path, file_format: str, device: torch.device) -> Run:
 def write_onnx(program: ExportedProgram, path: Path, described: Description) -> None:
     """One .onnx file of standard operators, its weights inside."""
     exported: Any = torch.onnx.export(
-        program, input_names=[INPUT], output_names=[described.output], opset_version=OPSET, verbose=False
+        program, input_names=[INPUT], output_names=[described.output], opset_version=OPSET, verbose=False, dynamo=True
     )
     model = exported.model
     size = sum(value.const_value.nbytes for value in model.graph.initializers.values())

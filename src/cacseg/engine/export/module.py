@@ -44,6 +44,8 @@ class Description(NamedTuple):
     size: Size
     classifier: Literal["context", "plain"]
     scale: tuple[int, int] | None  # longest and shortest side that images are fitted into
+    window: tuple[int, int] | None  # height and width of sliding windows; None shows images whole
+    stride: tuple[int, int] | None
     precision: str
 
     def as_json(self) -> dict[str, Any]:

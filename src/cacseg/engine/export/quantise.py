@@ -18,10 +18,9 @@ from cacseg.data.transforms import normalise
 from cacseg.engine.export.formats import INPUT, KEY, SCOPES, Run, quiet
 from cacseg.engine.export.module import Description
 from cacseg.engine.export.verify import classes_of
-from cacseg.engine.inference import view_image
+from cacseg.engine.inference import Inference, predict_each, view_image
 from cacseg.functional.labels import resize_labels
 from cacseg.metrics import confusion, scores
-from cacseg.models.layers import resize
 
 Image = npt.NDArray[np.uint8]  # [H, W, 3]
 WEIGHTED = ("Conv", "MatMul", "Gemm")
@@ -74,13 +73,15 @@ def mean_iou(
     """Of an exported file on up to `most` images of a split, evenly spaced; predictions are resized to the labels."""
     n = max(2, described.num_classes)
     total = torch.zeros(n, n, dtype=torch.long)
+    how = Inference(described.window, described.stride)
     for index in evenly(len(data), most):
         sample = read_sample(data, index)
         labels = torch.from_numpy(np.ascontiguousarray(sample.labels))[None]
-        output = run(prepare(sample.image, described).to(device)).cpu()
+        shown, size = prepare(sample.image, described).to(device), (labels.shape[1], labels.shape[2])
         if described.output == "classes":
-            predicted = resize_labels(output, labels.shape[1:])
+            predicted = resize_labels(run(shown).cpu(), size)
         else:
-            predicted = classes_of(resize(output, labels.shape[1:]), described)
+            (output,) = predict_each(lambda images, _: [run(images)], [shown], size, how)
+            predicted = classes_of(output.cpu(), described)
         total += confusion(predicted.long(), labels, n, data.ignore_index)
     return scores(total).mean_iou

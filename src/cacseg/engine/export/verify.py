@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,16 @@ SHAPES = ((1, 97, 130), (3, 144, 75))  # images, height, width
 # The largest difference that counts as rounding, over the range of the values; None: whatever it may be. Some CPUs add
 # up in float16, which random weights feel most.
 TOLERANCES: dict[str, float | None] = {"fp32": 1e-4, "fp16": 5e-2, "int8": None}
+
+LARGEST_LOSS = 0.05  # of mIoU, by int8
+LEAST_AGREEMENT = 0.8  # of int8 with the model, where no labels tell more
+
+
+class Scores(NamedTuple):
+    """mIoU of a file and of the model it was made from."""
+
+    of_file: float
+    of_model: float
 
 
 class Check(NamedTuple):
@@ -72,6 +82,22 @@ def require(checks: Iterable[Check]) -> list[Check]:
                 f"{width}x{height}, where rounding explains {check.allowed or 0.0:.3g}. No file was left. {hint}"
             )
     return found
+
+
+def require_use(checks: Sequence[Check], scores: Scores | None) -> None:
+    """An error where int8 lost too much, by its mIoU if that is known."""
+    agreement = sum(check.agreement for check in checks) / len(checks)
+    if scores is not None and scores.of_model - scores.of_file > LARGEST_LOSS:
+        lost = f"mIoU may fall by {100 * LARGEST_LOSS:.0f} points; it fell from {100 * scores.of_model:.1f} to "
+        lost += f"{100 * scores.of_file:.1f}"
+    elif scores is None and agreement < LEAST_AGREEMENT:
+        lost = f"{100 * LEAST_AGREEMENT:.0f} % of the pixels must keep their class; {100 * agreement:.1f} % did"
+    else:
+        return
+    raise ValueError(
+        f"int8 lost too much: {lost}. No file was left. Calibrate with more images like those to come, or keep the "
+        "file with --accept (accept=True)."
+    )
 
 
 def below_best(logits: Tensor, classes: Tensor) -> Tensor:
