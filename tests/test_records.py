@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cacseg.models import MODELS
+
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("tables", ROOT / "tools" / "tables.py")
 tables = importlib.util.module_from_spec(spec)
@@ -24,3 +26,12 @@ def test_a_mean_of_fewer_than_three_seeds_is_not_shown():
     assert camvid[:4] == fewer[:4]
     assert camvid[4]
     assert not fewer[4]
+
+
+def test_every_model_of_the_paper_was_exported():
+    """If this fails: python benchmarks/export_models.py -o benchmarks/results/export_models.json, which goes on."""
+    found = tables.timed("export_models")["models"]
+    assert set(found) == set(MODELS)
+    for name, one in found.items():
+        assert len(one["checks"]) == 2, name
+        assert all(check["difference"] <= check["allowed"] for check in one["checks"]), name
