@@ -1,8 +1,9 @@
 """Images a second of one worker and of several: python benchmarks/shards.py --workers 1 2 --images 120
 
 Generated JPEGs of 512x384 are predicted by `cacseg predict --shard K/N` in N processes at once, each with one thread
-(OMP_NUM_THREADS=1), by a model of random weights. The rate is counted from the first mask to the last, so without the
-start of Python. Rounds alternate, and the cores that other programs took meanwhile are printed (on Linux).
+(OMP_NUM_THREADS=1) and on Linux bound to a core of its own, by a model of random weights. The rate is counted from the
+first mask to the last, so without the start of Python. Rounds alternate, and the cores that other programs took
+meanwhile are printed (on Linux).
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ def measure(folder: Path, out: Path, workers: int, arguments: list[str]) -> tupl
         )
         for index in range(workers)
     ]
+    if hasattr(os, "sched_setaffinity"):  # else one worker decodes and writes on the cores of the others
+        cores = sorted(os.sched_getaffinity(0))
+        for index, process in enumerate(processes):
+            os.sched_setaffinity(process.pid, {cores[index % len(cores)]})
     if any(one.wait() for one in processes):
         raise SystemExit(f"a worker of {workers} failed")
     times = sorted(path.stat().st_mtime for path in (out / "masks").iterdir())
