@@ -198,7 +198,7 @@ def inference_times() -> list[str]:
 def onnx_times() -> list[str]:
     """Exported models in ONNX Runtime on a CPU."""
     rows = []
-    for entry in timed("arm_onnx"):
+    for entry in timed("onnx"):
         both = entry["rows"]
         title = f"{entry['model']}, {entry['size']}x{entry['size']}, {entry['classes']} classes"
         rows.append([title, *(cost(both, name) for name in ("plain", "context"))])
@@ -365,7 +365,7 @@ PAGES: dict[str, dict[str, Table]] = {
         "shards": shard_rates,
         "carry": carried_context,
     },
-    "docs/export.md": {"models": export_differences},
+    "docs/export.md": {"models": export_differences, "onnx": onnx_times},
     "docs/data.md": {"label_formats": label_formats, "label_drawing": label_drawing},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
