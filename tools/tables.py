@@ -358,7 +358,7 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
     "docs/training.md": {"heads": heads},
     "docs/large.md": {
-        "large": lambda: large_images("arm_large_image"),
+        "large": lambda: large_images("large_image"),
         "kept": lambda: large_images("large_image_kept"),
         "rates": side_rates,
         "tiles": tiled_heads,
