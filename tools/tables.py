@@ -27,7 +27,12 @@ KEPT_ASIDE = {
     "lmf": "LabelMeFacade, 8 classes",
 }
 DATA = {"camvid": "CamVid", "msrc21": "MSRC-21", "cityscapes_small": "Cityscapes, part, 512x256"}
-MODELS = {"upernet on mobilenetv2_100": "UPerNet-MobileNetV2", "upernet": "UPerNet-MobileNetV2"}
+MODELS = {
+    "upernet on mobilenetv2_100": "UPerNet-MobileNetV2",
+    "upernet": "UPerNet-MobileNetV2",
+    "upernet on tf_efficientnet_lite2": "UPerNet-EfficientNet-Lite2",
+    "fcn on mobilenetv2_100": "FCN-MobileNetV2",
+}
 TITLES = {"overlap": "plain, soft Jaccard", "unadapted": "`tuned`, one classifier for all"}
 ARMS = ("plain", "overlap", "paper", "released", "unadapted", "tuned")
 HEADS = {
@@ -80,16 +85,34 @@ def kept_aside_table() -> list[str]:
 
 def readme_table() -> list[str]:
     arms = ("plain", "overlap", "released", "tuned")
-    rows = gains(kept_aside(), KEPT_ASIDE, arms) + gains(shipped(), DATA, arms)
+    ours = shipped()
+    main = ours[ours["model"] == "upernet on mobilenetv2_100"]
+    rows = gains(kept_aside(), KEPT_ASIDE, arms) + gains(main, DATA, arms)
     return markdown_table(["data", "steps", *titles(arms)], [[row[0], *row[2:]] for row in rows])
 
 
+def balance_table() -> list[str]:
+    """`data.balance` beside plain and `tuned`, where the comparison had it: all classes, and the rare ones."""
+    arms = ("plain", "plain_balance", "tuned", "tuned_balance")
+    whole = averaged(shipped(), "plain", "mean_iou", CELL).assign(group="all classes")
+    groups = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    rows = []
+    for (name, model, steps, group), lines in pd.concat([whole, groups]).groupby([*CELL, "group"], sort=False):
+        of_arm = {line.arm: shown_as(line) for line in lines.itertuples()}
+        if set(arms) <= set(of_arm) and not group.startswith("frequent"):
+            rows.append([f"{DATA[name]}, {MODELS[model]}, {steps} steps", group, *(of_arm[arm] for arm in arms)])
+    header = ["data", "classes", "plain", "plain, balanced", "`tuned`", "`tuned`, balanced"]
+    return markdown_table(header, sorted(rows))
+
+
 def group_table() -> list[str]:
-    """The mean IoU of classes by their share of the labels."""
+    """The mean IoU of classes by their share of the labels, UPerNet-MobileNetV2."""
     rows = []
     lines = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
     lines = lines.sort_values("data", key=lambda one: one.map(list(DATA).index), kind="stable")
-    for (name, _, steps, group), of_group in lines.groupby([*CELL, "group"], sort=False):
+    for (name, model, steps, group), of_group in lines.groupby([*CELL, "group"], sort=False):
+        if model != "upernet on mobilenetv2_100":
+            continue
         of_arm = {line.arm: shown_as(line) for line in of_group.itertuples() if line.seeds >= 3}
         rows.append([f"{DATA[name]}, {steps} steps: {group}", *(of_arm.get(arm, "") for arm in ARMS)])
     return markdown_table(["classes by their share of the labels", *titles(ARMS)], rows)
@@ -114,12 +137,12 @@ def adapting_table() -> list[str]:
     for base in ("overlap", "unadapted"):
         lines = averaged(both, base, "mean_iou", CELL)
         for line in lines[(lines["arm"] == "tuned") & (lines["pairs"] >= 3)].itertuples():
-            cell = line.data, line.steps
+            cell = line.data, line.model, line.steps
             against.setdefault(cell, {})[base] = plus_minus(line.difference, line.difference_error, "+")
     names = {**KEPT_ASIDE, **DATA}
     rows = [
-        [f"{names[data]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
-        for (data, steps), found in against.items()
+        [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
+        for (data, model, steps), found in against.items()
     ]
     return markdown_table(["mIoU of `tuned` beside", *titles(("overlap", "unadapted"))], rows)
 
@@ -356,7 +379,7 @@ PAGES: dict[str, dict[str, Table]] = {
     },
     "docs/speed.md": {"loss": loss_times, "step": step_times, "infer": inference_times, "jobs": jobs},
     "docs/models.md": {"blocks": blocks, "dilated": dilated_times},
-    "docs/training.md": {"heads": heads},
+    "docs/training.md": {"heads": heads, "balance": balance_table},
     "docs/large.md": {
         "large": lambda: large_images("large_image"),
         "kept": lambda: large_images("large_image_kept"),
