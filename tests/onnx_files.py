@@ -69,7 +69,7 @@ def write_small(path, network, output="logits", **facts):
     stored = [numpy_helper.from_array(value.numpy(), name) for name, value in values.items()]
     graph = helper.make_graph(nodes, "small", [images], [found], stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    empty = {"class_names": None, "palette": None, "scale": None, "window": None, "stride": None}
+    empty = {"class_names": None, "palette": None, "bands": None, "scale": None, "window": None, "stride": None}
     described = Description(
         **{**empty, **facts}, num_classes=n, mean=MEAN, std=STD, normalises=True, output=output, size="features",
         classifier="context", precision="fp32",

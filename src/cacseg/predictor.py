@@ -11,7 +11,8 @@ import numpy as np
 from PIL import Image
 
 from cacseg.runtime.backend import Answer, Backend, Scale
-from cacseg.runtime.decode import decode_image, upright
+from cacseg.runtime.bands import Pixels, as_picture, checked_bands, read_image, without_data
+from cacseg.runtime.decode import upright
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
@@ -108,7 +109,8 @@ class Predictor:
         """The result of an image, or the results of a list of them; up to `batch` of one size run together.
 
         An image is a path, a picture of Pillow's, an array [H, W, 3] or [H, W], or a tensor [3, H, W]; numbers are
-        bytes, or from 0 to 1 in floating point. A list may mix them, and sizes.
+        bytes, or from 0 to 1 in floating point; of a model of bands as many channels as it has, in their own units. A
+        list may mix them, and sizes.
         """
         if not isinstance(images, list | tuple):
             return next(self._predict([images], 1))[1]
@@ -116,8 +118,8 @@ class Predictor:
         return [found[place] for place in range(len(images))]
 
     def _predict(self, images: Sequence[Any], batch: int) -> Iterator[tuple[int, Result]]:
-        def read(place: int) -> tuple[int, Bytes, Any]:
-            image = as_image(images[place])
+        def read(place: int) -> tuple[int, Pixels, Any]:
+            image = as_image(images[place], self.backend.bands)
             return place, image, self.backend.view(image)
 
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
@@ -138,27 +140,31 @@ class Predictor:
         backend = self.backend.carrying(carry) if carry != 0.0 else self.backend
         if isinstance(frames, str | Path):
             frames = (frame.image for frame in open_frames(frames).images)
-        return self._stream(backend, map(as_image, frames))
+        return self._stream(backend, (as_image(one, backend.bands) for one in frames))
 
-    def _stream(self, backend: Backend, images: Iterable[Bytes]) -> Iterator[Result]:
+    def _stream(self, backend: Backend, images: Iterable[Pixels]) -> Iterator[Result]:
         for image in images:
             view = backend.view(image)
             size = (image.shape[0], image.shape[1])
             (answer,) = backend.predict([view], size, maps=backend.has_maps, plain=False)
             yield self._result(image, view, answer)
 
-    def _result(self, image: Bytes, view: Any, answer: Answer) -> Result:
-        plain = partial(self._predict_plain, view, (image.shape[0], image.shape[1]))
-        return Result(image, *answer, *self.backend.classes, plain)
+    def _result(self, image: Pixels, view: Any, answer: Answer) -> Result:
+        plain = partial(self._predict_plain, view, image)
+        answer = answer._replace(mask=without_data(answer.mask, image))
+        return Result(as_picture(image), *answer, *self.backend.classes, plain)
 
-    def _predict_plain(self, view: Any, size: tuple[int, int]) -> Bytes:
-        return self.backend.predict([view], size, maps=False, plain=True)[0].mask
+    def _predict_plain(self, view: Any, image: Pixels) -> Bytes:
+        size = image.shape[0], image.shape[1]
+        return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
 
 
-def as_image(image: Any) -> Bytes:
-    """Red, green, blue, [H, W, 3], of whatever holds an image."""
+def as_image(image: Any, bands: int | None = None) -> Pixels:
+    """Red, green, blue, [H, W, 3], of whatever holds an image; or its bands, float32 [H, W, bands]."""
     if isinstance(image, str | Path):
-        return decode_image(Path(image).expanduser().read_bytes(), str(image))
+        return read_image(Path(image).expanduser().read_bytes(), str(image), bands)
+    if bands is not None:
+        return _as_bands(image, bands)
     if isinstance(image, Image.Image):
         return upright(image)
     if type(image).__module__.partition(".")[0] == "torch":
@@ -182,6 +188,16 @@ def as_image(image: Any) -> Bytes:
         raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
     image = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
     return np.ascontiguousarray(image)
+
+
+def _as_bands(image: Any, bands: int) -> Pixels:
+    """Of a picture, an array [H, W], [H, W, bands] or [bands, H, W], or a tensor of such a shape."""
+    if type(image).__module__.partition(".")[0] == "torch":
+        image = image.detach().cpu().float().numpy()
+    values = np.asarray(image)
+    if values.ndim == 3 and values.shape[2] != bands and values.shape[0] == bands:
+        values = values.transpose(1, 2, 0)
+    return checked_bands(values, "the image", bands)
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:

@@ -10,7 +10,6 @@ from PIL import Image
 
 from cacseg.engine import rasters
 from cacseg.engine.backend import TorchBackend
-from cacseg.engine.bands import read_colours
 from cacseg.engine.inference import Inference, Tiling
 from cacseg.engine.rasters import predict_rasters, window_of
 from cacseg.engine.tiles import Box
@@ -20,6 +19,7 @@ from cacseg.runtime.decode import decode_image
 from cacseg.runtime.folder import SaveOptions
 from cacseg.runtime.inputs import find_images
 from cacseg.runtime.journal import Journal
+from cacseg.runtime.rasters import read_colours
 from command_line import run
 
 rasterio = pytest.importorskip("rasterio")

@@ -18,6 +18,7 @@ from cacseg.engine.features import answer_names, networks_with_moves
 from cacseg.engine.inference import Inference, Scale, collate, predict_each, view_image
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
+from cacseg.runtime.bands import Pixels, as_picture, decode_bands, without_data
 from cacseg.runtime.colours import MAX_CLASSES, Picture
 from cacseg.runtime.decode import check_pixels, decode_image
 from cacseg.runtime.result import to_integers
@@ -43,22 +44,24 @@ class Prediction(NamedTuple):
     moved: list[float] | None  # for each class 1 - cosine between the plain row and this image's, mean over windows
 
 
-def read_image(content: bytes, name: str) -> Picture:
-    """An image from a stranger; an OSError says what is wrong with it."""
+def read_image(content: bytes, name: str, bands: int | None = None) -> Pixels:
+    """An image from a stranger; an OSError or a ValueError says what is wrong with it."""
     if not content:
         raise OSError(f"{name} is empty (0 bytes). Choose another file.")
+    if bands is not None:
+        return decode_bands(content, name, bands, MAX_PIXELS)
     check_pixels(content, name, MAX_PIXELS)
     return decode_image(content, name)
 
 
-def shrink(image: Picture, pixels: int) -> Picture:
+def shrink(image: Pixels, pixels: int) -> Pixels:
     """The image, or where it has more pixels a smaller one of the same proportion."""
     height, width = image.shape[:2]
     ratio = (pixels / (height * width)) ** 0.5
     if ratio >= 1.0:
         return image
     size = max(1, int(width * ratio)), max(1, int(height * ratio))
-    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), np.uint8)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_AREA), image.dtype).reshape(*size[::-1], -1)
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Predictor:
         return answer_names(self.model)
 
     @torch.no_grad()
-    def predict(self, image: Picture) -> Prediction:
+    def predict(self, image: Pixels) -> Prediction:
         """Everything from one pass. Up to `SHOWN_PIXELS` masks are those of `cacseg predict`; larger images are
         predicted at that size and their scores, not their masks, are brought to the size of the image.
         """
@@ -94,7 +97,11 @@ class Predictor:
             batch = collate([view_image(shown, self.scale, (1.0,))], self.model, self.device)
             networks = networks_with_moves(self.model, lambda *found: moved.append(found[-1]))
             scores = predict_each(networks, batch, size, self.inference)
-            answers = {name: _answer(one[0], (height, width)) for name, one in zip(self.outputs, scores, strict=True)}
+            found = (_answer(one[0], (height, width)) for one in scores)
+            answers = {
+                name: one._replace(mask=without_data(one.mask, image))
+                for name, one in zip(self.outputs, found, strict=True)
+            }
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -102,7 +109,7 @@ class Predictor:
                 f"an image of {width}x{height} did not fit into the memory of {self.device}. Try a smaller one, or "
                 "start the app with another --device."
             ) from error
-        return Prediction(shown, answers, torch.cat(moved).mean(0).tolist() if moved else None)
+        return Prediction(as_picture(shown), answers, torch.cat(moved).mean(0).tolist() if moved else None)
 
 
 def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:

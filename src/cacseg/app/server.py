@@ -40,7 +40,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cacseg.app.predict import MAX_PIXELS, Predictor, read_image, shrink
 from cacseg.app.results import Results
-from cacseg.runtime.colours import Picture, distinct_colours, jpeg
+from cacseg.runtime.bands import Pixels
+from cacseg.runtime.colours import distinct_colours, jpeg
 
 UPLOAD_BYTES = 64 * 2**20
 UPLOAD_SECONDS = 120.0
@@ -62,7 +63,7 @@ logger = logging.getLogger("uvicorn.error")
 
 class Example(NamedTuple):
     name: str
-    read: Callable[[], Picture]
+    read: Callable[[], Pixels]
 
 
 class Server:
@@ -152,7 +153,7 @@ class Server:
             raise HTTPException(404, f"there are {len(self.examples)} examples; got number {index}.")
         return self.examples[index]
 
-    async def _answer(self, request: Request, name: str, read: Callable[[], Picture] | None) -> Response:
+    async def _answer(self, request: Request, name: str, read: Callable[[], Pixels] | None) -> Response:
         """Waits for its turn and predicts; without `read` the image is the body."""
         if request.headers.get("content-type") != BODY:
             raise HTTPException(415, f"the content type must be {BODY}.")
@@ -164,14 +165,16 @@ class Server:
             async with self.turn:
                 if await request.is_disconnected():
                     return Response(status_code=499)
-                found = await _run_apart(lambda: self._predict(name, read or (lambda: read_image(content, name))))
+                bands = self.predictor.model.bands
+                own = read or (lambda: read_image(content, name, bands))
+                found = await _run_apart(lambda: self._predict(name, own))
         except asyncio.CancelledError:
             raise HTTPException(503, "the server is ending.") from None
         finally:
             self.waiting -= 1
         return JSONResponse(found)
 
-    def _predict(self, name: str, read: Callable[[], Picture]) -> dict[str, Any]:
+    def _predict(self, name: str, read: Callable[[], Pixels]) -> dict[str, Any]:
         try:
             prediction = self.predictor.predict(read())
         except (OSError, ValueError, MemoryError) as error:

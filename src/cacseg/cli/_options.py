@@ -86,7 +86,9 @@ def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]
     return changes if root is None else {**changes, "data.root": root}
 
 
-def make_rules(ignore_index: int | None, overlap: str, uncovered: str, crowd: str, empty_classes: str) -> Rules:
+def make_rules(
+    ignore_index: int | None, overlap: str, uncovered: str, crowd: str, empty_classes: str, bands: int | None = None
+) -> Rules:
     """How labels are read."""
     from cacseg.data import layout
 
@@ -98,7 +100,7 @@ def make_rules(ignore_index: int | None, overlap: str, uncovered: str, crowd: st
     ):
         if value not in get_args(kind):
             raise ValueError(f"{option} must be {' or '.join(get_args(kind))}; got {value!r}.")
-    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes)  # type: ignore[arg-type]
+    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands)  # type: ignore[arg-type]
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

@@ -14,7 +14,7 @@ from cacseg.cli._console import note, say, typer
 if TYPE_CHECKING:
     from cacseg.app.server import Example
     from cacseg.recipes.config import DataConfig
-    from cacseg.runtime.colours import Picture
+    from cacseg.runtime.bands import Pixels
 
 EXAMPLES = 24  # pictures to choose from, evenly spaced where there are more
 
@@ -48,10 +48,10 @@ def app(
     weights = find_weights(checkpoint)
     run = data_of_run(weights)
     inference = options.make_inference(run, None, None, False, False, False, 4)
-    chosen = _examples_below(examples) if examples is not None else _examples_of(run)
     predictor = Predictor(
         cacseg.load(weights), inference, None if run is None else run.val_scale, choose_device(device)
     )
+    chosen = _examples_below(examples, predictor.model.bands) if examples is not None else _examples_of(run)
     title = weights.parent.resolve().name if run is not None else weights.stem
     hosts = ("localhost", "127.0.0.1", "::1", "[::1]", host) if is_local(host) else ("*",)
     with bind(host, port) as listening:
@@ -66,15 +66,15 @@ def app(
         os._exit(0)  # all is closed and removed; torch aborts a process whose interpreter ends under a running model
 
 
-def _examples_below(folder: Path) -> list[Example]:
+def _examples_below(folder: Path, bands: int | None) -> list[Example]:
     from cacseg.app.predict import read_image
     from cacseg.app.server import Example
     from cacseg.runtime.inputs import find_images
 
     found = find_images([folder])
 
-    def read(index: int) -> Picture:
-        return read_image(found[index].path.read_bytes(), found[index].path.name)
+    def read(index: int) -> Pixels:
+        return read_image(found[index].path.read_bytes(), found[index].path.name, bands)
 
     return [Example(found[k].name, partial(read, k)) for k in _spaced(len(found))]
 
@@ -92,7 +92,7 @@ def _examples_of(run: DataConfig | None) -> list[Example]:
         note(f"note: no examples: {error}")
         return []
 
-    def read(index: int) -> Picture:
+    def read(index: int) -> Pixels:
         return data.read(index).image
 
     return [Example(data.image_name(k), partial(read, k)) for k in _spaced(len(data))]

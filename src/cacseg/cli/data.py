@@ -53,6 +53,9 @@ def check(
     uncovered: Uncovered = "background",
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
+    bands: Annotated[
+        int | None, typer.Option(min=1, help="Images have so many bands, of 16 bits or floats; 8-bit colours else.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -86,7 +89,7 @@ def check(
             chosen,
             root,
             split or (),
-            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes),
+            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands),
             workers=workers,
             sheet_rows=6 if output else 0,
             progress=progress,
@@ -147,6 +150,7 @@ def convert(
 
 
 def _print(report: Report) -> None:
+    from cacseg.data.check import bands_as_json
     from cacseg.reports.tables import rich_table
 
     for one in report.splits:
@@ -161,6 +165,9 @@ def _print(report: Report) -> None:
         ignored, total = int(one.pixels[255]), max(1, int(one.pixels.sum()))
         rows.append(["ignored", f"{ignored:,}", f"({100 * ignored / total:.2f} of all)", ""])
         show(rich_table(title, ["class", "pixels", "share %", "images"], rows, no_wrap=0))
+        if one.bands is not None:
+            rows = band_rows(bands_as_json(one.bands))
+            show(rich_table(f"{report.name} {one.split}: bands", BAND_TITLES, rows, no_wrap=0))
         for problem in one.problems[:SHOWN]:
             say(f"  wrong: {problem}")
         if len(one.problems) > SHOWN:
@@ -170,6 +177,17 @@ def _print(report: Report) -> None:
     for note in report.notes:
         say(f"  note: {note}")
     say(report.verdict)
+
+
+BAND_TITLES = ["band", "mean", "deviation", "least", "most", "no data %"]
+
+
+def band_rows(bands: list[dict[str, float]]) -> list[list[str]]:
+    rows = []
+    for place, one in enumerate(bands, 1):
+        empty = 100.0 * one["no_data"] / max(1.0, one["no_data"] + one["pixels"])
+        rows.append([str(place), *(f"{one[key]:.6g}" for key in ("mean", "std", "least", "most")), f"{empty:.2f}"])
+    return rows
 
 
 def _write(report: Report, folder: Path, overwrite: bool) -> Iterator[Path]:

@@ -12,8 +12,8 @@ from cacseg.cli._console import messages, note, say, typer
 
 if TYPE_CHECKING:
     from cacseg.engine.export import Exported
-    from cacseg.engine.export.quantise import Image
     from cacseg.recipes.config import DataConfig
+    from cacseg.runtime.bands import Pixels
 
 CALIBRATION = 32  # images at most
 SCORED = 100  # images of int8, unless --score says otherwise
@@ -85,12 +85,12 @@ def export(
     run = data_of_run(weights)
     known = run is not None or data is not None
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data)) if known else None
-    images = _calibration(calibrate, protocol) if precision == "int8" else None
     if score is None:
         score = SCORED if precision == "int8" and protocol is not None else 0
     if score and protocol is None:
         raise ValueError("--score needs labelled images: give them with --data.")
     model = cacseg.load(weights, choose_device(device) if file_format == "aotinductor" else "cpu")
+    images = _calibration(calibrate, protocol, model.bands) if precision == "int8" else None
     split, score_on = None, None
     if score and protocol is not None:
         split = open_split(protocol, "val")
@@ -129,16 +129,16 @@ def export(
         )
 
 
-def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None) -> list[Image]:
+def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None, bands: int | None) -> list[Pixels]:
     """Images of the given paths, else of the split that the run was trained on."""
     from cacseg.engine.export.quantise import evenly
     from cacseg.recipes.protocol import open_split
-    from cacseg.runtime.decode import decode_image
+    from cacseg.runtime.bands import read_image
     from cacseg.runtime.inputs import find_images
 
     if paths:
         files = [one.path for one in find_images(paths)]
-        return [decode_image(files[i].read_bytes(), str(files[i])) for i in evenly(len(files), CALIBRATION)]
+        return [read_image(files[i].read_bytes(), str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
     if protocol is None:
         raise ValueError("int8 needs images to calibrate with, some dozens like those to come: --calibrate IMAGES.")
     split = open_split(protocol, "train")
@@ -149,7 +149,8 @@ def _tell(written: Exported, file_format: str) -> None:
     from cacseg.engine.export.formats import OPSET
 
     described, kind = written.described, f"ONNX, opset {OPSET}" if file_format == "onnx" else file_format
-    images = "uint8 pixels" if described.normalises else "float32, normalised"
+    images = "uint8 pixels" if described.bands is None else f"{described.bands} bands, float32"
+    images = images if described.normalises else "float32, normalised"
     say(
         f"wrote {written.path} ({kind}, {described.precision}, {written.path.stat().st_size / 2**20:.1f} MiB) in "
         f"{written.seconds:.0f} s: {images} to {described.output} at the size of the {described.size}"

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from cacseg.data.bands import BandSums, joined, sums_of
 from cacseg.data.check_sheet import make_sheet
 from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layout import ALL, USUAL, Layout, Rules
@@ -40,6 +41,7 @@ class SplitReport:
     pixels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))  # by label, 255 ignored
     images_with: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, np.int64))
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # (height, width) -> images
+    bands: BandSums | None = None  # where images have bands
     sheet: npt.NDArray[np.uint8] | None = None
 
 
@@ -91,6 +93,7 @@ class Report:
                     "images": one.images,
                     "problems": one.problems,
                     "ignored_pixels": int(one.pixels[255]),
+                    **({} if one.bands is None else {"bands": bands_as_json(one.bands)}),
                     "sizes": [{"height": h, "width": w, "images": n} for (h, w), n in sorted(one.sizes.items())],
                     "classes": [
                         {"name": name, "pixels": int(one.pixels[k]), "images": int(one.images_with[k])}
@@ -100,6 +103,12 @@ class Report:
                 for one in self.splits
             ],
         }
+
+
+def bands_as_json(found: BandSums) -> list[dict[str, float]]:
+    keys = {"mean": found.mean, "std": found.std, "least": found.least, "most": found.most}
+    keys |= {"pixels": found.pixels, "no_data": found.empty}
+    return [{key: float(values[band]) for key, values in keys.items()} for band in range(len(found.mean))]
 
 
 def guess_name(root: str | Path) -> str:
@@ -149,6 +158,7 @@ def check_data(
     datas = [data for data, _ in opened]
     reports = [SplitReport(data.split, len(data)) for data in datas]
     broken: list[dict[int, str]] = [{} for _ in datas]
+    bands: list[list[BandSums]] = [[] for _ in datas]
     pairs = [(which, index) for which, data in enumerate(datas) for index in range(len(data))]
     workers = (os.cpu_count() or 1) if workers is None else workers
     for (which, index), found in zip(pairs, _check_pairs(datas, pairs, workers), strict=True):
@@ -156,13 +166,16 @@ def check_data(
         if isinstance(found, str):
             broken[which][index] = found
         else:
-            size, counts = found
+            size, counts, sums = found
+            if sums is not None:
+                bands[which].append(sums)
             report.pixels += counts
             report.images_with += counts > 0
             report.sizes[size] += 1
         if progress is not None:
             progress(report.split, index + 1, report.images)
-    for report, (data, listing), problems in zip(reports, opened, broken, strict=True):
+    for report, (data, listing), problems, of_split in zip(reports, opened, broken, bands, strict=True):
+        report.bands = joined(of_split) if of_split else None
         report.problems = list(listing.problems)
         report.problems += [f"{files.where(path)} has no labels." for path in listing.unpaired_images]
         report.problems += [f"{files.where(path)} has no image." for path in listing.unpaired_labels]
@@ -185,6 +198,7 @@ def check_data(
     known = splits or wanted == [ALL]
     missing = [] if known else [_missing(split, files.where(top), layout) for split in NEEDED if split not in wanted]
     notes = [f"{data.split}: {note}" for data, listing in opened for note in listing.notes]
+    notes += [_cut(data) for data in datas]
     if not splits:
         seen = np.sum([report.images_with for report in reports], axis=0)
         notes += [f"no image has the class {name!r}." for k, name in enumerate(classes.names) if not seen[k]]
@@ -195,6 +209,24 @@ def check_data(
         reports[0].problems.append("there are no splits, and holding images out for validation needs 2 or more; got 1.")
     return Report(
         layout.name, str(root), classes.names, classes.palette, reports, missing, notes, unsplit, asked=bool(splits)
+    )
+
+
+def _cut(data: FileData) -> str:
+    """Of a split whose images have more bits than are read, judged by its first image."""
+    if data.bands is not None or not len(data):
+        return ""
+    image = data.pairs[0].image
+    try:
+        read = cv2.imdecode(np.frombuffer(data.files.read(image), np.uint8), cv2.IMREAD_UNCHANGED)
+    except (OSError, ValueError, cv2.error):
+        return ""
+    if read is None or read.dtype == np.uint8:
+        return ""
+    bands = 1 if read.ndim == 2 else read.shape[2]
+    return (
+        f"{data.split}: images have {bands} band(s) of {read.dtype}, of which 8 bits are read. data.bands={bands} "
+        "(--bands here) takes them as they are."
     )
 
 
@@ -217,15 +249,17 @@ def _missing(split: str, where: str, layout: Layout) -> str:
     )
 
 
-Found = str | tuple[tuple[int, int], npt.NDArray[np.int64]]  # what is wrong with a pair; or its size, pixels by label
+# What is wrong with a pair; or its size, pixels by label, and sums of its bands.
+Found = str | tuple[tuple[int, int], npt.NDArray[np.int64], BandSums | None]
 
 
 def _check_pair(data: FileData, index: int) -> Found:
     try:
-        labels = data.read(index).labels
+        image, labels = data.read(index)
     except (ValueError, OSError) as error:
         return str(error)
-    return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256)
+    sums = None if data.bands is None else sums_of(image)
+    return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256), sums
 
 
 def _check_pairs(datas: list[FileData], pairs: Sequence[tuple[int, int]], workers: int) -> Iterator[Found]:

@@ -10,8 +10,8 @@ import numpy as np
 from cacseg.data.layout import Listing
 from cacseg.data.open import FileData
 from cacseg.data.pictures import contact_sheet, legend, text_picture
+from cacseg.runtime.bands import as_picture, read_image
 from cacseg.runtime.colours import Colour, Picture, colour, overlay
-from cacseg.runtime.decode import decode_image
 
 NO_CLASS: Colour = (255, 0, 255)
 RED: Colour = (190, 20, 20)
@@ -62,7 +62,8 @@ def _healthy(data: FileData, readable: Sequence[int], rows: int) -> Picture:
     count = min(len(readable), 2 * rows)
     cells, names = [], []
     for index in (readable[k * len(readable) // count] for k in range(count)):
-        image, labels = data.read(index)
+        sample = data.read(index)
+        image, labels = sample.picture, sample.labels
         cells.append([image, colour(labels, data.palette), overlay(image, labels, data.palette)])
         names.append(data.image_name(index))
     if count % 2 == 0:
@@ -76,7 +77,7 @@ def _read_image(data: FileData, fault: Fault) -> Picture:
     if fault.image is None:
         return _placeholder("no image")
     try:
-        return decode_image(data.files.read(fault.image), fault.image)
+        return as_picture(read_image(data.files.read(fault.image), fault.image, data.bands))
     except (ValueError, OSError):
         return _placeholder("unreadable")
 

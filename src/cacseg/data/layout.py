@@ -32,6 +32,7 @@ class Rules(NamedTuple):
     uncovered: Uncovered = "background"  # of shapes: what the pixels are that no shape covers
     crowd: Crowd = "class"  # of COCO's crowd regions: as any other shape, or ignored
     empty_classes: EmptyClasses = "keep"  # of shapes: classes that no image of any split has
+    bands: int | None = None  # that images have, in the units of their files; None: red, green, blue bytes
 
 
 USUAL = Rules()

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
@@ -14,8 +16,9 @@ from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Li
 from cacseg.data.layouts import LAYOUTS, OWN
 from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
+from cacseg.runtime.bands import no_data, read_image
 from cacseg.runtime.colours import Colour, background_index
-from cacseg.runtime.decode import IMAGE_SUFFIXES, decode_image
+from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files, open_files
 
 DATA_SETS: dict[str, str] = {
@@ -38,6 +41,7 @@ class FileData:
     decode: Callable[[bytes, str], Labels] = decode_labels
     draw: Draw | None = None
     ignore_index: int = IGNORE
+    bands: int | None = None  # that images have, in the units of their files; None: red, green, blue bytes
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -48,12 +52,15 @@ class FileData:
     def read(self, index: int) -> Sample:
         pair = self.pairs[index]
         where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
-        image = decode_image(self.files.read(pair.image), where_image)
+        content = self.files.read(pair.image)
+        image = read_image(content, where_image, self.bands)
         if self.draw is not None:
-            return Sample(image, self.draw(self.files, pair, (image.shape[0], image.shape[1])))
-        labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
-        check_one_size(image, labels, where_image, where_labels)
-        return Sample(image, labels)
+            labels = self.draw(self.files, pair, (image.shape[0], image.shape[1]))
+        else:
+            labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
+            check_one_size(image, labels, where_image, where_labels)
+        empty = no_data(image)
+        return Sample(image, labels if empty is None else np.where(empty, np.uint8(self.ignore_index), labels))
 
 
 def open_data(
@@ -66,6 +73,7 @@ def open_data(
     uncovered: Uncovered = "background",
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
+    bands: int | None = None,
     size: tuple[int, int] | None = None,
     length: int | None = None,
     seed: int | None = None,
@@ -77,15 +85,16 @@ def open_data(
     always 255. The others belong to labels that are shapes. `overlap`: the "later" or the "smaller" one is on top;
     `uncovered`: pixels that none covers are a class "background", or ignored ("ignore"); `crowd`: COCO's crowd regions
     are of their class ("class"), or ignored; `empty_classes`: "keep" or "drop" classes that no image of any split has.
-    `size` (height, width), `length` and `seed` belong to "synthetic".
+    `bands`: images have so many, in the units of their files, instead of red, green and blue bytes. `size` (height,
+    width), `length` and `seed` belong to "synthetic".
     """
     if name == "synthetic":
-        if root is not None or ignore_index is not None:
-            raise ValueError("'synthetic' takes neither root nor ignore_index.")
+        if root is not None or ignore_index is not None or bands is not None:
+            raise ValueError("'synthetic' takes neither root, ignore_index nor bands.")
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
-    rules = Rules(ignore_index, overlap, uncovered, crowd, empty_classes)
+    rules = Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands)
     layout, files, top, classes = open_layout(name, root, rules)
     data, listing = open_split(layout, files, top, classes, split, rules)
     check_listing(listing, files, f"the split {split!r} of {files.where(top)}")
@@ -115,7 +124,7 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
         raise FileNotFoundError(f"{name!r} needs {layout.tree}{more}; {files.where('')} has {there}.")
     classes = layout.classes(files, top)
     if layout.shapes is None:
-        if rules._replace(ignore_index=None) != USUAL:
+        if rules._replace(ignore_index=None, bands=None) != USUAL:
             settings = "overlap, uncovered, crowd and empty_classes"
             raise ValueError(f"{settings} belong to labels that are shapes; those of {name!r} are images.")
         return layout, files, top, classes
@@ -146,7 +155,8 @@ def open_split(
         )
     listing, label_map, decode, draw = layout.find(files, top, theirs, classes, rules)
     names, palette = classes.names, classes.palette
-    return FileData(layout.name, split, names, palette, files, listing.pairs, label_map, decode, draw), listing
+    pairs, bands = listing.pairs, rules.bands
+    return FileData(layout.name, split, names, palette, files, pairs, label_map, decode, draw, bands=bands), listing
 
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from cacseg.runtime.colours import Colour
+from cacseg.runtime.bands import Pixels as Pixels
+from cacseg.runtime.bands import as_picture
+from cacseg.runtime.colours import Colour, Picture
 
 
 class Sample(NamedTuple):
     """An image and the class of each of its pixels, as read: nothing resized, nothing normalised."""
 
-    image: npt.NDArray[np.uint8]  # [H, W, 3], red, green, blue
+    image: Pixels  # [H, W, 3], red, green, blue bytes; or float32 [H, W, c], bands in the units of their file
     labels: npt.NDArray[np.uint8]  # [H, W], 0 to n - 1, or the data set's ignore_index
+
+    @property
+    def picture(self) -> Picture:
+        """The image, to look at."""
+        return as_picture(self.image)
 
 
 class FaultyDataError(OSError, ValueError):
@@ -89,9 +96,7 @@ def read_sample(data: SegmentationData, index: int) -> Sample:
     return sample
 
 
-def check_one_size(
-    image: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], image_name: str, labels_name: str
-) -> None:
+def check_one_size(image: npt.NDArray[Any], labels: npt.NDArray[np.uint8], image_name: str, labels_name: str) -> None:
     if labels.shape == image.shape[:2]:
         return
     turned = labels.shape == image.shape[1::-1]

@@ -2,24 +2,26 @@
 
 The steps and their amounts are those of the usual recipe: a random ratio, a crop that no class fills, a flip,
 photometric distortion. Images stay 8 bits until they are on the device that normalises them. `engine.resident` does the
-same to images that are on the device, from the same numbers.
+same to images that are on the device, from the same numbers. Images of bands (`runtime.bands`) stay float32, and keep
+their colours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Num, UInt8
 from torch import Tensor
 
 from cacseg._checks import check_number
 from cacseg.data.label_map import IGNORE
+from cacseg.data.sample import Pixels as Image
 from cacseg.data.sample import Sample
 from cacseg.runtime.backend import keep_ratio
 
@@ -39,7 +41,7 @@ Numbers = npt.NDArray[np.float64]
 class Crop(NamedTuple):
     """What a network trains on. Beyond `size` (height, width) the image is 0 and the labels are ignored."""
 
-    image: UInt8[Tensor, "3 h w"]
+    image: Tensor  # uint8 or float32 [c, h, w]
     labels: UInt8[Tensor, "h w"]
     size: tuple[int, int]
 
@@ -77,8 +79,8 @@ class TrainTransform:
         top, left, labels = self._window(sample.labels, size, numbers[CORNERS])
         image = resized_window(sample.image, size, (top, left), labels.shape)
         if numbers[FLIP] < self.flip:
-            image, labels = np.asarray(cv2.flip(image, 1), np.uint8), labels[:, ::-1]
-        if self.distort:
+            image, labels = _same_bands(cv2.flip(image, 1), image), labels[:, ::-1]
+        if self.distort and image.dtype == np.uint8:
             image = distorted(image, numbers)
         padded = np.full(self.crop, self.ignore_index, np.uint8)
         padded[: labels.shape[0], : labels.shape[1]] = labels
@@ -120,7 +122,8 @@ class TestTransform:
     def __post_init__(self) -> None:
         _check_scale(self.scale)
 
-    def __call__(self, image: Pixels) -> UInt8[Tensor, "3 h w"]:
+    def __call__(self, image: Image) -> Tensor:
+        """uint8 or float32 [c, h, w]."""
         if self.scale is not None:
             height, width = keep_ratio(image.shape[0], image.shape[1], self.scale)
             image = _resized(image, (height, width))
@@ -128,20 +131,28 @@ class TestTransform:
 
 
 def normalise(
-    images: UInt8[Tensor, "b 3 h w"],
+    images: Num[Tensor, "b c h w"],
     mean: Sequence[float] | Tensor = IMAGENET_MEAN,
     std: Sequence[float] | Tensor = IMAGENET_STD,
     sizes: Int[Tensor, "b 2"] | None = None,
-) -> Float[Tensor, "b 3 h w"]:
+) -> Float[Tensor, "b c h w"]:
     """(images / 255 - mean) / std in float32, on the images' device, and 0 beyond each image's size.
 
-    So what was padded is 0 after normalising, as in the recipe, though 8 bits a value were sent to the device.
+    So what was padded is 0 after normalising, as in the recipe, though 8 bits a value were sent to the device. Bands,
+    which are float32, are (images - mean) / std, and 0 where they have no data.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise TypeError(f"images must be uint8 [b, 3, h, w]; got {images.dtype} {tuple(images.shape)}.")
-    means = torch.as_tensor(mean, dtype=torch.float32, device=images.device).view(1, 3, 1, 1)
-    stds = torch.as_tensor(std, dtype=torch.float32, device=images.device).view(1, 3, 1, 1)
-    normal = images * (1.0 / (255.0 * stds)) - means / stds
+    are_bytes, channels = images.dtype == torch.uint8, len(mean)
+    if not (are_bytes or images.dtype == torch.float32) or images.ndim != 4 or images.shape[1] != channels:
+        raise TypeError(
+            f"images must be uint8, or bands in float32, [b, {channels}, h, w]; got {images.dtype} "
+            f"{tuple(images.shape)}."
+        )
+    means = torch.as_tensor(mean, dtype=torch.float32, device=images.device).view(1, channels, 1, 1)
+    stds = torch.as_tensor(std, dtype=torch.float32, device=images.device).view(1, channels, 1, 1)
+    if are_bytes:
+        normal = images * (1.0 / (255.0 * stds)) - means / stds
+    else:
+        normal = ((images - means) / stds).nan_to_num_(0.0, 0.0, 0.0)
     if sizes is None:
         return normal
     if tuple(sizes.shape) != (images.shape[0], 2):
@@ -163,7 +174,7 @@ def nearest_indices(length: int, new_length: int) -> npt.NDArray[np.intp]:
     return np.minimum(np.floor(np.arange(new_length) * step).astype(np.intp), length - 1)
 
 
-def resized_window(image: Pixels, size: tuple[int, int], corner: tuple[int, int], window: tuple[int, ...]) -> Pixels:
+def resized_window(image: Image, size: tuple[int, int], corner: tuple[int, int], window: tuple[int, ...]) -> Image:
     """cv2.resize(image, size)[corner : corner + window], of which only what lies above and left is computed."""
     (height, width), (top, left) = image.shape[:2], corner
     bottom, right = top + window[0], left + window[1]
@@ -177,7 +188,7 @@ def resized_window(image: Pixels, size: tuple[int, int], corner: tuple[int, int]
         resized = _resized(image, size)
     else:
         part = image[:rows, :columns]
-        resized = np.asarray(cv2.resize(part, None, fx=factors[1], fy=factors[0]), np.uint8)
+        resized = _same_bands(cv2.resize(part, None, fx=factors[1], fy=factors[0]), image)
     return resized[top:bottom, left:right]
 
 
@@ -235,12 +246,18 @@ def _looked_up(image: Pixels, table: Pixels) -> Pixels:
     return np.asarray(cv2.LUT(image, table), np.uint8)
 
 
-def _resized(image: Pixels, size: tuple[int, int]) -> Pixels:
-    return np.asarray(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR), np.uint8)
+def _resized(image: Image, size: tuple[int, int]) -> Image:
+    return _same_bands(cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR), image)
 
 
-def padded_planes(image: Pixels, size: tuple[int, ...]) -> Tensor:
-    """[H, W, 3] -> [3, h, w] with 0 to the right and below."""
-    planes = np.zeros((3, *size), np.uint8) if image.shape[:2] != size else np.empty((3, *size), np.uint8)
+def _same_bands(made: Any, image: Image) -> Image:
+    """What OpenCV made of an image; of a single band it drops the last axis."""
+    return np.asarray(made if made.ndim == 3 else made[..., None], image.dtype)
+
+
+def padded_planes(image: Image, size: tuple[int, ...]) -> Tensor:
+    """[H, W, c] -> [c, h, w] with 0 to the right and below."""
+    make = np.zeros if image.shape[:2] != size else np.empty
+    planes = make((image.shape[2], *size), image.dtype)
     planes[:, : image.shape[0], : image.shape[1]] = image.transpose(2, 0, 1)
     return torch.from_numpy(planes)

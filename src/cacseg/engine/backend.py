@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
 from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
@@ -63,7 +64,8 @@ class TorchBackend:
         self.mean, self.std = tuple(mean or ()), tuple(std or ())
         if inference.tiling is not None and not isinstance(model, SegmentationModel):
             raise ValueError(f"tiles need a model of cacseg.create_model; got {type(model).__name__}.")
-        if len(self.mean) != 3 or len(self.std) != 3:
+        self.bands = model.bands if isinstance(model, SegmentationModel) else None
+        if self.bands is None and (len(self.mean) != 3 or len(self.std) != 3):
             raise ValueError(
                 f"images are read as red, green and blue; the model takes {len(self.mean)} channel(s) (mean "
                 f"{self.mean}, std {self.std})."
@@ -98,7 +100,7 @@ class TorchBackend:
     def settings(self) -> dict[str, Any]:
         return {**self.inference.settings(), "scale": self.scale, "precision": self.precision}
 
-    def view(self, image: Bytes) -> list[Tensor]:
+    def view(self, image: Pixels) -> list[Tensor]:
         return view_image(image, self.scale, self.inference.ratios)
 
     def predict(

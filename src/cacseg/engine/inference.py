@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from cacseg._checks import check_choice
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.data.sample import Pixels
 from cacseg.data.transforms import TestTransform, normalise
 from cacseg.engine.device import autocast
 from cacseg.functional.labels import resize_labels
@@ -208,8 +209,8 @@ def _resize(scores: Tensor, size: Sequence[int]) -> Tensor:
     return F.interpolate(scores, size=tuple(size), mode="bilinear", align_corners=False)
 
 
-def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequence[float]) -> list[Tensor]:
-    """The image [3, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
+def view_image(image: Pixels, scale: Scale | None, ratios: Sequence[float]) -> list[Tensor]:
+    """The image [c, h, w] at each ratio of `scale` (None: of its own size), each made from the original."""
     long, short = scale if scale is not None else (max(image.shape[:2]), min(image.shape[:2]))
     sides = [(max(1, round(long * ratio)), max(1, round(short * ratio))) for ratio in ratios]
     return [TestTransform(one)(image) for one in sides]
@@ -217,7 +218,7 @@ def view_image(image: npt.NDArray[np.uint8], scale: Scale | None, ratios: Sequen
 
 def collate(views: Sequence[Sequence[Tensor]], model: SegmentationModel, device: torch.device) -> list[Tensor]:
     """The views of images of one size as batches that the model takes, one for each ratio."""
-    if len(model.mean) != 3:
+    if model.bands is None and len(model.mean) != 3:
         raise ValueError(f"images are read as red, green and blue; the model takes {len(model.mean)} channel(s).")
     return normalise_views(views, tuple(model.mean), tuple(model.std), model.classifier.weight.dtype, device)
 
@@ -270,21 +271,21 @@ def networks_of(model: SegmentationModel, names: Sequence[str]) -> Networks:
 
 def segment(
     model: SegmentationModel,
-    image: npt.NDArray[np.uint8],
+    image: Pixels,
     *,
     inference: Inference,
     scale: Scale | None,
     device: torch.device,
     precision: str = "fp32",
 ) -> npt.NDArray[np.uint8]:
-    """The class of each pixel of one image [H, W, 3], by the model's default output."""
+    """The class of each pixel of one image [H, W, c], by the model's default output."""
     names = [model.default_output]
     return segment_each(model, image, names, inference=inference, scale=scale, device=device, precision=precision)[0]
 
 
 def segment_each(
     model: SegmentationModel,
-    image: npt.NDArray[np.uint8],
+    image: Pixels,
     names: Sequence[str],
     *,
     inference: Inference,

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cacseg.data import SegmentationData, TrainTransform
+from cacseg.data.sample import Pixels
 from cacseg.data.transforms import start_worker
 from cacseg.engine.device import available_cores
 from cacseg.engine.options import TrainingOptions
@@ -41,7 +42,7 @@ class Loaders(LightningDataModule):
         train: SegmentationData,
         validation: SegmentationData,
         train_transform: Transform,
-        validation_transform: Callable[[npt.NDArray[np.uint8]], Tensor],
+        validation_transform: Callable[[Pixels], Tensor],
         options: TrainingOptions,
         *,
         resident: bool = False,

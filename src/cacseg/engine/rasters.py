@@ -16,7 +16,6 @@ from torch import Tensor
 
 from cacseg._files import check_target, scratch_beside
 from cacseg.engine.backend import TorchBackend, confidence_and_entropy
-from cacseg.engine.bands import check_bands, read_colours
 from cacseg.engine.blocks import BLOCK, BlockWriter
 from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import normalise_views
@@ -30,6 +29,7 @@ from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.outlines import Region
 from cacseg.runtime.places import place_of_dataset
 from cacseg.runtime.polygons import foreground, write_lines
+from cacseg.runtime.rasters import check_colours, import_rasterio, read_bands, read_colours
 from cacseg.runtime.result import to_integers
 
 CACHE = 64  # MiB of blocks that GDAL holds
@@ -37,24 +37,19 @@ WINDOW = 2048  # pixels a side of a part whose polygons are in memory at once
 NO_DATA = 255  # in masks: pixels that the image marks as empty, or as outside of it
 
 
-def _rasterio() -> Any:
-    try:
-        import rasterio
-    except ModuleNotFoundError as error:
-        message = "TIFF files by tiles need rasterio, which is not installed: pip install rasterio"
-        raise ModuleNotFoundError(message, name=error.name) from error
-    return rasterio
-
-
 @dataclass(frozen=True)
 class RasterSource:
-    """An open file of 8-bit bands: grey, a palette, or red, green, blue and whatever follows."""
+    """An open file: grey, a palette, or red, green, blue and whatever follows in bytes; or the model's bands."""
 
     dataset: Any
     backend: TorchBackend
 
     def __post_init__(self) -> None:
-        check_bands(self.dataset)
+        bands = self.backend.bands
+        if bands is None:
+            check_colours(self.dataset)
+        elif self.dataset.count != bands:
+            raise ValueError(f"{self.dataset.name} has {self.dataset.count} band(s); the model takes {bands}.")
 
     @property
     def height(self) -> int:
@@ -65,8 +60,9 @@ class RasterSource:
         return int(self.dataset.width)
 
     def read(self, box: Box) -> Tensor:
-        pixels = torch.from_numpy(read_colours(self.dataset, window_of(box)))
-        backend = self.backend
+        backend, window = self.backend, window_of(box)
+        values = read_colours(self.dataset, window) if backend.bands is None else read_bands(self.dataset, window)
+        pixels = torch.from_numpy(values)
         return normalise_views([[pixels]], backend.mean, backend.std, backend.dtype, backend.device)[0]
 
 
@@ -120,7 +116,7 @@ def _predict(
     bits: int,
     step: Callable[[Input, int, int], None] | None,
 ) -> tuple[int, int]:
-    rasterio, model, tiling = _rasterio(), backend.model, backend.inference.tiling
+    rasterio, model, tiling = import_rasterio(), backend.model, backend.inference.tiling
     assert isinstance(model, SegmentationModel)
     assert tiling is not None
     if backend.scale is not None or backend.inference.averages:
@@ -156,7 +152,10 @@ def _predict(
             for box, (scores,) in image.parts(count):
                 window = window_of(box)
                 mask = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
-                empty = dataset.dataset_mask(window=window) == 0
+                if backend.bands is None:
+                    empty = dataset.dataset_mask(window=window) == 0
+                else:
+                    empty = ~np.isfinite(read_bands(dataset, window)).all(axis=0)
                 writers["masks"].write(box, np.where(empty, NO_DATA, mask))
                 if len(files) > 1:
                     maps = confidence_and_entropy(scores, are_logits=True)
@@ -175,7 +174,7 @@ def _predict(
 
 def write_polygons(mask: Path, path: Path, names: Sequence[str], save: SaveOptions) -> None:
     """GeoJSON of a mask that was written, by windows: a region is cut where one ends."""
-    rasterio = _rasterio()
+    rasterio = import_rasterio()
     with ExitStack() as stack:
         stack.enter_context(rasterio.Env(GDAL_CACHEMAX=CACHE))
         stack.enter_context(warnings.catch_warnings())

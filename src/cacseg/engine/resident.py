@@ -37,7 +37,7 @@ TO_YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)
 class ResidentSplit:
     """Images of any sizes, one after the other, pixel by pixel."""
 
-    pixels: Tensor  # uint8 [P, 3]
+    pixels: Tensor  # uint8 [P, 3]; float32 [P, c] of bands
     labels: Tensor  # uint8 [P]
     first: Tensor  # int64 [N], the first pixel of each image
     sizes: Tensor  # int64 [N, 2], heights and widths
@@ -121,10 +121,12 @@ def cut_crops(split: ResidentSplit, transform: TrainTransform, draws: Draws) -> 
     width = length[:, 1]
     labels = split.labels[_pixel(first, width, *nearest)].masked_fill(outside, transform.ignore_index)
     images = _interpolated(split.pixels, first, length, exact)
-    if transform.distort:
-        with no_autocast(images):
-            images = _distorted(images, numbers)
-    images = images.round().masked_fill(outside[..., None], 0.0).to(split.pixels.dtype)
+    if split.pixels.dtype == torch.uint8:
+        if transform.distort:
+            with no_autocast(images):
+                images = _distorted(images, numbers)
+        images = images.round()
+    images = images.masked_fill(outside[..., None], 0.0).to(split.pixels.dtype)
     return Batch(images.permute(0, 3, 1, 2).contiguous(), labels, window)
 
 
@@ -135,7 +137,7 @@ def _pixel(first: Tensor, width: Tensor, rows: Tensor, columns: Tensor) -> Tenso
 
 
 def _interpolated(pixels: Tensor, first: Tensor, length: Tensor, exact: Sequence[Tensor]) -> Tensor:
-    """Values between pixels, bilinear as cv2.resize has them: float32 [b, h, w, 3]."""
+    """Values between pixels, bilinear as cv2.resize has them: float32 [b, h, w, c]."""
     low = [one.floor().long() for one in exact]
     high = [torch.minimum(one + 1, length[:, side, None] - 1) for side, one in enumerate(low)]
     down, across = ((one - one.floor()).float() for one in exact)

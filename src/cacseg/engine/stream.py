@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.data.sample import read_sample
+from cacseg.data.sample import Pixels, read_sample
 from cacseg.data.transforms import NUMBERS, Crop, Numbers
 
 # Two independent generators of one seed.
@@ -28,7 +28,7 @@ Transform = Callable[[Sample, Numbers], Crop]
 class Batch(NamedTuple):
     """Crops as they travel: bytes, normalised on the device."""
 
-    images: Tensor  # uint8 [b, 3, h, w], 0 outside of the valid size
+    images: Tensor  # uint8 [b, 3, h, w], or float32 [b, c, h, w] of bands; 0 outside of the valid size
     labels: Tensor  # uint8 [b, h, w]
     sizes: Tensor  # int64 [b, 2], height and width of what is image and not padding
 
@@ -36,7 +36,7 @@ class Batch(NamedTuple):
 class Picture(NamedTuple):
     """Whole images of one size to validate on, and their labels at their own size."""
 
-    images: Tensor  # uint8 [b, 3, H, W]
+    images: Tensor  # uint8 [b, 3, H, W], or float32 [b, c, H, W] of bands
     labels: Tensor  # uint8 [b, H0, W0]
 
 
@@ -101,9 +101,7 @@ class TrainStream(Dataset[Crop]):
 class ValidationPictures(Dataset[Picture]):
     """The images `indices` of a split, whole."""
 
-    def __init__(
-        self, data: SegmentationData, transform: Callable[[npt.NDArray[np.uint8]], Tensor], indices: Sequence[int]
-    ) -> None:
+    def __init__(self, data: SegmentationData, transform: Callable[[Pixels], Tensor], indices: Sequence[int]) -> None:
         self.data = data
         self.transform = transform
         self.indices = indices

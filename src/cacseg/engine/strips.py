@@ -17,6 +17,7 @@ from cacseg.engine.loaders import Loaders
 from cacseg.engine.stream import Picture, ValidationPictures
 from cacseg.engine.task import SegmentationTask
 from cacseg.metrics import most_likely
+from cacseg.runtime.bands import as_picture
 
 MOST = 4  # images
 STRIP, MOVES = "validation", "move of the rows"  # tags
@@ -47,7 +48,8 @@ class Strips(Callback):
             with torch.no_grad(), trainer.precision_plugin.val_step_context():
                 answers, found = look_at(task, Picture(*(one.to(task.device) for one in picture)))
             moves += found
-            image, labels = picture.images[0].permute(1, 2, 0).numpy(), picture.labels[0].numpy()
+            image = as_picture(picture.images[0].permute(1, 2, 0).numpy())
+            labels = picture.labels[0].numpy()
             strip = draw_strip(image, labels, answers, loaders.validation.palette, loaders.validation.ignore_index)
             for writer in writers:
                 writer.add_image(f"{STRIP}/{name}", strip, trainer.global_step, dataformats="HWC")

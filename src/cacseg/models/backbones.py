@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import timm
@@ -15,7 +15,7 @@ from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers.conv2d_same import Conv2dSame, Conv2dSameExport
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
 from timm.layers.std_conv import ScaledStdConv2dSame, StdConv2dSame
-from timm.models import FeatureDictNet
+from timm.models import FeatureDictNet, adapt_input_conv
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -259,6 +259,7 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
     # timm's feature extractors flatten names, `stages.0.` becoming `stages_0.`: both are one name here.
     by_name = {name.replace("_", "."): name for name in given}
     matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
+    given = {**given, **_adapted_inputs(given, ours, matches)}
 
     # But for output normalisations, which only the pyramid has, and a counter that nothing reads.
     needed = [name for name in ours if not name.startswith("norms.") and not name.endswith("num_batches_tracked")]
@@ -280,6 +281,18 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
     if unused:
         what = f"{len(unused)} tensors have no place in {backbone.name} and were not loaded: {list_names(unused)}"
         warnings.warn(f"{source}: {what}.", stacklevel=2)
+
+
+def _adapted_inputs(
+    given: Mapping[str, Tensor], ours: Mapping[str, Tensor], matches: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """Kernels of red, green and blue for images of other channels, as timm has it: repeated, or summed for one."""
+    found = {}
+    for name, theirs in matches.items():
+        old, new = given[theirs], ours[name]
+        if old.ndim == 4 and old.shape[1] == 3 != new.shape[1] and old.shape[0] == new.shape[0]:
+            found[theirs] = adapt_input_conv(new.shape[1], old)
+    return found
 
 
 class Preprocessing(NamedTuple):

@@ -64,7 +64,7 @@ class SegmentationModel(nn.Module, HubModel):
         classifier: a `ContextAwareClassifier`, or the `PlainClassifier` that it is compared with.
         auxiliary: its cross-entropy, times `auxiliary_weight`, joins the total; None leaves it out.
         criterion: the losses of a context-aware classifier.
-        mean, std: what images must be normalised with, for pixels in [0, 1].
+        mean, std: what images must be normalised with, for pixels in [0, 1]; of `bands` in their own units.
         auxiliary_average: that cross-entropy's mean over "labelled" pixels, or over "all"; None is that of the
             classifier's preset, and "labelled" with a plain classifier.
         stride, auxiliary_stride: pixels from one feature, and from one of the auxiliary's logits, to the next, where
@@ -72,6 +72,7 @@ class SegmentationModel(nn.Module, HubModel):
         ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
             has its own.
         overlap_weight: of `ops.overlap_loss` beside the cross-entropy of a plain classifier; a criterion has its own.
+        bands: that images have, in the units of their files; None: red, green, blue bytes, or channels of one's own.
     """
 
     class_weights: Tensor | None
@@ -94,6 +95,7 @@ class SegmentationModel(nn.Module, HubModel):
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
         overlap_weight: float = 0.0,
+        bands: int | None = None,
     ) -> None:
         super().__init__()
         if isinstance(head, OCRNet) and auxiliary is None:
@@ -104,7 +106,7 @@ class SegmentationModel(nn.Module, HubModel):
             raise ValueError("a backbone that leaves its maps padded needs stride and auxiliary_stride; got None.")
         self.backbone, self.head, self.classifier = backbone, head, classifier
         self.auxiliary, self.criterion = auxiliary, criterion
-        self.mean, self.std = tuple(mean), tuple(std)
+        self.mean, self.std, self.bands = tuple(mean), tuple(std), bands
         self.auxiliary_weight = auxiliary_weight
         preset = classifier.preset if isinstance(classifier, ContextAwareClassifier) else DEFAULT
         self.auxiliary_average = fill_preset(preset, auxiliary_average=auxiliary_average).auxiliary_average

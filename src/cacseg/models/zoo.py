@@ -81,6 +81,7 @@ def create_model(
     *,
     backbone: str | None = None,
     in_channels: int = 3,
+    bands: int | None = None,
     head_channels: int = 512,
     pretrained: bool = False,
     backbone_weights: str | Path | None = None,
@@ -118,6 +119,9 @@ def create_model(
         classifier: "context", or "plain" for the 1x1 convolution of the baseline.
         backbone: timm's name of a backbone with maps of the strides 4, 8, 16, 32; for a head alone.
         in_channels: channels of the images.
+        bands: images have so many bands in the units of their files (16 bits, floats), and mean and std are in these
+            units, 0 and 1 where they are not given. Sets `in_channels`; the first layer of given weights is adapted as
+            timm does.
         head_channels: d, of the head's features, which the classifier reads; the paper's models have 512. A small
             backbone is well served by 128, at a fraction of the time.
         pretrained: whether timm downloads weights for the backbone.
@@ -151,6 +155,11 @@ def create_model(
             `cacseg.variants`.
     """
     architecture = find_architecture(name, backbone)
+    if bands is not None:
+        check_integer("bands", bands, scalars=True)
+        if in_channels not in (3, bands):
+            raise ValueError(f"bands={bands} are the channels of the images; got in_channels={in_channels}. Drop it.")
+        in_channels = bands
     check_flags(pretrained=pretrained, auxiliary=auxiliary, pad_to_stride=pad_to_stride)
     output_stride = or_default(output_stride, architecture.output_stride)
     drop_path = or_default(drop_path, architecture.drop_path)
@@ -182,12 +191,15 @@ def create_model(
     file = None if backbone_weights is None else read_tensors(backbone_weights)
     stated = Preprocessing() if file is None else read_preprocessing(file, str(backbone_weights))
     of_timm = normalisation(architecture.backbone, in_channels)
+    if bands is not None:  # what weights were trained with is in other units
+        of_timm, stated = ([0.0] * bands, [1.0] * bands), stated._replace(mean=None, std=None)
     arguments: dict[str, Any] = {
         "name": name,
         "num_classes": int(num_classes),
         "classifier": classifier,
         "backbone": backbone,
         "in_channels": int(in_channels),
+        "bands": bands,
         "head_channels": int(head_channels),
         "auxiliary": auxiliary,
         "auxiliary_weight": float(auxiliary_weight),
@@ -269,7 +281,7 @@ def _build(architecture: Architecture, arguments: dict[str, Any], pretrained: bo
         classifier,
         auxiliary_head,
         criterion,
-        **{key: arguments[key] for key in ("mean", "std", "auxiliary_weight", "auxiliary_average")},
+        **{key: arguments[key] for key in ("mean", "std", "bands", "auxiliary_weight", "auxiliary_average")},
         stride=backbone.strides[min(levels)] if pads else None,
         auxiliary_stride=backbone.strides[auxiliary_level] if pads else None,
         overlap_weight=or_default(arguments["overlap_weight"], 0.0),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from cacseg.data import SegmentationData, TestTransform, TrainTransform
+from cacseg.data.bands import count_bands
 from cacseg.data.layout import Rules
 from cacseg.data.python import PythonData
 from cacseg.data.sample import FaultyDataError
@@ -83,11 +84,13 @@ def _run(
         counts = count_classes(train_data, report)
         config = change(config, {"model.class_weights": frequency_weights(counts)})
     if saved is None:
-        model = make_model(config.model, train_data, report)
+        config = with_bands(config, train_data, report)
+        model = make_model(config.model, train_data, report, config.data.bands)
         report(describe(config.model, model))
     else:  # its weights come from the checkpoint; if there is none yet, from where they came before
         begun = (folder / "last.ckpt").exists()
-        model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report)
+        bands = config.data.bands
+        model = create_model(**saved.model_arguments) if begun else make_model(config.model, train_data, report, bands)
     options: Any = {"saved": saved, "recipe": recipe, "counts": counts, "report": report, "progress": progress}
     return fit(config, model, train_data, validation_data, folder, **options)
 
@@ -207,7 +210,22 @@ def describe(config: ModelConfig, model: SegmentationModel) -> str:
     return f"{named}, {kind}, {size:.1f} M parameters, {start}"
 
 
-def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str], None]) -> SegmentationModel:
+def with_bands(config: Config, data: SegmentationData, report: Callable[[str], None]) -> Config:
+    """With mean and deviation of each band, counted where neither they nor weights are given."""
+    bands, model = config.data.bands, config.model
+    if bands is None:
+        return config
+    if config.data.distort:
+        report("brightness, contrast, saturation and hue are left alone: images have bands (data.distort)")
+    if model.weights is not None or model.mean is not None or model.std is not None:
+        return config
+    mean, std = count_bands(data, report)
+    return change(config, {"model.mean": mean, "model.std": std})
+
+
+def make_model(
+    model: ModelConfig, data: SegmentationData, report: Callable[[str], None], bands: int | None = None
+) -> SegmentationModel:
     """The model for the classes of the data, with the weights that it starts from."""
     stated: dict[str, Any] = {}
     if model.weights is not None:
@@ -222,6 +240,7 @@ def make_model(model: ModelConfig, data: SegmentationData, report: Callable[[str
         model.classifier,
         **{
             **arguments,
+            "bands": bands,
             "ignore_index": data.ignore_index,
             "pretrained": model.pretrained and model.backbone_weights is None and model.weights is None,
             "dilations": theirs.get("dilations") if model.dilations is None else model.dilations,

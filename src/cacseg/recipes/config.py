@@ -28,11 +28,8 @@ from cacseg.presets import DEFAULT, PresetName
 Size = Annotated[tuple[Count, Count], pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
 Sides = Annotated[tuple[Count, Count], pair("LONG,SHORT, e.g. 2048,512")]
 Ratios = Annotated[tuple[Positive, Positive], pair("LEAST,MOST, e.g. 0.5,2")]
-Dilations = Annotated[
-    tuple[Annotated[int, Field(ge=1, strict=True)], ...],
-    Field(min_length=1),
-    BeforeValidator(lambda value: (value,) if isinstance(value, int) else value),  # one number is a list of one
-]
+_several = BeforeValidator(lambda value: (value,) if isinstance(value, int | float) else value)  # one is a list of one
+Dilations = Annotated[tuple[Annotated[int, Field(ge=1, strict=True)], ...], Field(min_length=1), _several]
 
 
 class ModelConfig(Section):
@@ -64,10 +61,10 @@ class ModelConfig(Section):
     """Of the backbone: same for weights of TensorFlow; none: as the file of weights states, else empty."""
     pad_to_stride: bool = True
     """Pad images to a multiple of the output stride, where a backbone pads as TensorFlow does."""
-    mean: tuple[float, float, float] | None = None
-    """Red, green, blue that images are normalised with; none: as the file of weights states, else timm's."""
-    std: tuple[Positive, Positive, Positive] | None = None
-    """Red, green, blue that images are divided by; none: as model.mean."""
+    mean: Annotated[tuple[float, ...], Field(min_length=1), _several] | None = None
+    """Of each channel; none: as the file of weights states, else timm's; of data.bands counted in the images."""
+    std: Annotated[tuple[Positive, ...], Field(min_length=1), _several] | None = None
+    """Of each channel, what images are divided by; none: as model.mean."""
     auxiliary: bool = True
     """Whether an auxiliary head adds its loss."""
     auxiliary_weight: NotNegative = 0.4
@@ -119,6 +116,8 @@ class DataConfig(Section):
     """Of COCO: its crowd regions are of their class, or ignored."""
     empty_classes: EmptyClasses = "keep"
     """Of labels that are shapes: keep or drop classes that no image of any split has."""
+    bands: Count | None = None
+    """Images have so many, in the units of their files (16 bits, floats; TIFF, .npy, PNG); none: 8-bit colours."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size

@@ -97,7 +97,7 @@ def draw_example(
     masks = segment_each(model.to(device), sample.image, names, **how)
     answers = dict(zip(names, masks, strict=True))
     save_picture(
-        path, draw_strip(sample.image, sample.labels, answers, data.palette, data.ignore_index), overwrite=True
+        path, draw_strip(sample.picture, sample.labels, answers, data.palette, data.ignore_index), overwrite=True
     )
     return data.image_name(0)
 

@@ -78,7 +78,7 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
     assert data.val_share is not None
     split = data.train_split
     if data.root is not None and split == "train":
-        rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes)
+        rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes, data.bands)
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
     return hold_out(_open(data, split, None), data.val_share, data.val_group)
@@ -108,6 +108,7 @@ def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
         uncovered=data.uncovered,
         crowd=data.crowd,
         empty_classes=data.empty_classes,
+        bands=data.bands,
         size=data.size,
         length=length,
     )

@@ -198,7 +198,7 @@ def answers_figure(rows: Sequence[Row], class_names: Sequence[str], palette: Seq
     figure = Figure(figsize=size, dpi=DPI, layout=layout)
     axes = figure.subplots(len(rows), len(titles), squeeze=False)
     for place, row in enumerate(rows):
-        pictures: list[Any] = [row.sample.image, colour(row.sample.labels, palette)]
+        pictures: list[Any] = [row.sample.picture, colour(row.sample.labels, palette)]
         for title, answer in row.answers.items():
             pictures += [colour(answer, palette), *([row.entropies[title]] if title in row.entropies else [])]
         for panel, title, picture in zip(axes[place], titles, pictures, strict=True):
@@ -231,8 +231,8 @@ def _thumbnail(axes: Any, cluster: Cluster, class_index: int, shade: str, marker
 
 
 def _highlighted(sample: Sample, class_index: int) -> Picture:
-    pale = 255 - (255 - sample.image) // 3
-    return np.where((sample.labels == class_index)[..., None], sample.image, pale).astype(np.uint8)
+    pale = 255 - (255 - sample.picture) // 3
+    return np.where((sample.labels == class_index)[..., None], sample.picture, pale).astype(np.uint8)
 
 
 def _short(name: str, most: int = 28) -> str:

@@ -48,7 +48,7 @@ def comparison_sheet(
     for place, sample in enumerate(samples):
         masks = [one[place] for one in predictions]
         wrong = [errors(mask, sample.labels, data.ignore_index) for mask in masks]
-        pictures = [sample.image, *(colour(mask, data.palette) for mask in (sample.labels, *masks)), *wrong]
+        pictures = [sample.picture, *(colour(mask, data.palette) for mask in (sample.labels, *masks)), *wrong]
         # White below a panorama, so that it does not widen the columns of all others.
         missing = max(0, round(sample.image.shape[1] / 2.0) - sample.image.shape[0])
         rows.append([np.pad(one, ((0, missing), (0, 0), (0, 0)), constant_values=255) for one in pictures])

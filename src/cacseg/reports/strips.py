@@ -188,7 +188,7 @@ def _cells(
     ignore_index: int,
 ) -> list[Cell]:
     """image | labels | plain | context | changes of one model; or the own masks of several, each beside its changes."""
-    image, labels = _small(sample.image), _small(sample.labels)
+    image, labels = _small(sample.picture), _small(sample.labels)
     cells = [Cell("image", "", _photo(image)), Cell("labels", "", _mask(labels, palette), True)]
     if len(masks) == 1:
         shown = [(output, name, output, mask) for name, one in masks.items() for output, mask in one.items()]

@@ -34,6 +34,7 @@ class Backend(Protocol):
     classes: Classes
     threads: int  # that may call `predict` at once; 0: the caller's own alone
     has_maps: bool  # whether it can tell confidence and entropy
+    bands: int | None  # that images have, in the units of their files; None: red, green, blue bytes
 
     def settings(self) -> dict[str, Any]:
         """What decides the answers beside the weights, for the record."""
@@ -50,7 +51,7 @@ class Backend(Protocol):
         """What is carried after the frames so far; None where nothing is."""
         ...
 
-    def view(self, image: Bytes) -> Any:
+    def view(self, image: npt.NDArray[Any]) -> Any:
         """The image as `predict` takes it: resized. Called in reading threads."""
         ...
 

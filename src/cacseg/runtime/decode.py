@@ -13,10 +13,17 @@ from PIL import Image, ImageOps
 
 from cacseg.runtime.opencv import cv2
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
 
+NUMPY_START = b"\x93NUMPY"
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+
 _limit_lock = threading.Lock()
+
+
+class TooLargeError(OSError):
+    """An image with more pixels than are allowed."""
 
 
 def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
@@ -34,8 +41,17 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     except cv2.error as error:  # more pixels than OpenCV takes
         raise OSError(f"{where} cannot be read ({error.err or error}).") from error
     if image is None:
-        raise OSError(f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it.")
+        raise OSError(_unreadable(content, where))
     return np.asarray(image, np.uint8)
+
+
+def _unreadable(content: bytes, where: str) -> str:
+    if content.startswith((NUMPY_START, *TIFF_STARTS)):
+        return (
+            f"{where} is damaged, or has no 8-bit colours ({len(content)} bytes). Floats, 16 bits and other bands need "
+            "a model trained with data.bands=NUMBER (see `cacseg data check --bands NUMBER`)."
+        )
+    return f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it."
 
 
 def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
@@ -50,8 +66,7 @@ def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
             "opencv-python-headless), or make it a tiled TIFF and use --tile."
         ) from error
     except (OSError, SyntaxError, ValueError) as error:
-        reason = f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it."
-        raise OSError(reason) from error
+        raise OSError(_unreadable(content, where)) from error
 
 
 def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
@@ -83,8 +98,13 @@ def check_pixels(content: bytes, where: str, limit: int) -> None:
     except (OSError, SyntaxError, ValueError) as error:
         known = ", ".join(IMAGE_FORMATS)
         raise OSError(f"{where} is damaged or no image ({len(content)} bytes). Give one of {known}.") from error
+    check_size(width, height, where, limit)
+
+
+def check_size(width: int, height: int, where: str, limit: int) -> None:
     if width * height > limit:
-        raise OSError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller.")
+        message = f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. Make it smaller."
+        raise TooLargeError(message)
 
 
 def _read_size(file: IO[bytes]) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from cacseg._files import write_file
 from cacseg.runtime.backend import Answer, Backend, Classes, Context
-from cacseg.runtime.colours import Colour, Picture, jpeg, overlay, save_index_png
-from cacseg.runtime.decode import decode_image
+from cacseg.runtime.bands import Pixels, as_picture, read_image, without_data
+from cacseg.runtime.colours import Colour, jpeg, overlay, save_index_png
 from cacseg.runtime.geojson import geojson_lines
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.journal import Journal, stamp
@@ -84,7 +84,7 @@ class Summary(NamedTuple):
 class _LoadedImage(NamedTuple):
     item: Input
     stamp: dict[str, str]
-    image: Picture
+    image: Pixels
     view: Any
 
     def nbytes(self) -> int:
@@ -97,7 +97,7 @@ class Prediction(NamedTuple):
 
     item: Input
     stamp: dict[str, str]
-    image: Picture
+    image: Pixels
     answer: Answer
     context: Context | None = None  # that is carried after it, in a film
 
@@ -141,7 +141,7 @@ def predict_files(
     def read(item: Input) -> _LoadedImage | Failure:
         try:
             before = stamp(item.path)
-            image = decode_image(item.path.read_bytes(), str(item.path))
+            image = read_image(item.path.read_bytes(), str(item.path), backend.bands)
             height, width = image.shape[:2]
             if save.overlays and max(height, width) > JPEG_SIDE:
                 return Failure(
@@ -159,7 +159,10 @@ def predict_files(
         try:
             answers = backend.predict([one.view for one in group], size, maps=maps, plain=plain)
             found = zip(group, answers, strict=True)
-            return [Prediction(one.item, one.stamp, one.image, answer) for one, answer in found]
+            return [
+                Prediction(one.item, one.stamp, one.image, answer._replace(mask=without_data(answer.mask, one.image)))
+                for one, answer in found
+            ]
         except MemoryError as error:
             if len(group) == 1:
                 return [Failure(group[0].item.path, str(error))]
@@ -214,7 +217,7 @@ def write_prediction(one: Prediction, folder: Path, classes: Classes, save: Save
         place = place_of(path, save.coordinates)
         write_lines(paths["geojson"], geojson_lines([(regions, (0, 0))], classes.names, place, save.simplify))
     if save.overlays:
-        write_file(paths["overlays"], jpeg(overlay(one.image, answer.mask, classes.palette, save.opacity)))
+        write_file(paths["overlays"], jpeg(overlay(as_picture(one.image), answer.mask, classes.palette, save.opacity)))
     save_index_png(paths["masks"], answer.mask, classes.palette, overwrite=True)
 
 

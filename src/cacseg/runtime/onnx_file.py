@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
-from cacseg.runtime.result import Bytes, Floats
+from cacseg.runtime.bands import Pixels
+from cacseg.runtime.result import Floats
 from cacseg.runtime.windows import slide
 
 METADATA = "cacseg"  # the key of the description in the file
 FORMAT = 1  # of that description
-NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "normalises", "output", "classifier"}
+NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "bands", "normalises", "output", "classifier"}
 NEEDED |= {"scale", "window", "stride"}
 TINY = np.finfo(np.float32).tiny
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
@@ -67,7 +68,8 @@ class OnnxBackend:
         self.classes = name_classes(count, names, self.facts["palette"] if palette is None else palette)
         self.has_maps = self.facts["output"] != "classes"
         mean, std = (np.array(self.facts[key], np.float32)[:, None, None] for key in ("mean", "std"))
-        self._factor, self._shift = 1.0 / (255.0 * std), mean / std
+        self.bands: int | None = self.facts["bands"]
+        self._factor, self._shift = 1.0 / (255.0 * std if self.bands is None else std), mean / std
 
     def settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "window": self.window, "stride": self.stride, "onnx": True}
@@ -88,12 +90,13 @@ class OnnxBackend:
     def context(self) -> None:
         return None
 
-    def view(self, image: Bytes) -> Bytes:
+    def view(self, image: Pixels) -> Pixels:
         planes = np.ascontiguousarray(image.transpose(2, 0, 1))
         if self.scale is None:
             return planes
         size = keep_ratio(image.shape[0], image.shape[1], self.scale)
-        return resize(planes, size).round().astype(np.uint8)
+        resized = resize(planes, size)
+        return resized.round().astype(np.uint8) if self.bands is None else resized
 
     def predict(
         self, views: Sequence[Any], size: tuple[int, int], *, maps: bool = False, plain: bool = False, run: Any = None
@@ -102,7 +105,7 @@ class OnnxBackend:
         self.check(maps=maps, plain=plain)
         images = np.stack(views)
         if not self.facts["normalises"]:
-            images = images * self._factor - self._shift
+            images = np.nan_to_num(images * self._factor - self._shift, nan=0.0, posinf=0.0, neginf=0.0)
         try:
             if not self.has_maps:
                 return [Answer(_nearest(one, size).astype(np.uint8)) for one in self._run(images, run)]

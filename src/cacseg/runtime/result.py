@@ -31,7 +31,7 @@ class Result:
 
     image: Picture = field(repr=False)
     mask: Bytes = field(repr=False)
-    """[H, W], classes from 0 on."""
+    """[H, W], classes from 0 on; 255 where an image of bands has no data."""
     _confidence: Floats | None = field(repr=False)
     _entropy: Floats | None = field(repr=False)
     class_names: Sequence[str]
@@ -56,7 +56,8 @@ class Result:
     def classes(self) -> dict[str, float]:
         """The share of the image that each class has, the largest first; classes that do not occur are left out."""
         counts = np.bincount(self.mask.ravel(), minlength=len(self.class_names))
-        found = sorted(np.flatnonzero(counts).tolist(), key=lambda k: -int(counts[k]))
+        found = np.flatnonzero(counts[: len(self.class_names)]).tolist()
+        found.sort(key=lambda k: -int(counts[k]))
         return {self.class_names[k]: float(counts[k]) / self.mask.size for k in found}
 
     def overlay(self, opacity: float = 0.5, mask: Bytes | None = None) -> Image.Image:

@@ -130,6 +130,8 @@ def predict_frames(
     backend: Backend, frames: Iterable[Frame], *, maps: bool = False, plain: bool = False, batch: int = 1
 ) -> Iterator[Prediction]:
     """The predictions of frames in their order; frames are read and resized ahead, in a thread."""
+    if backend.bands is not None:
+        raise ValueError(f"frames are red, green and blue bytes; the model takes {backend.bands} bands of images.")
     source = iter(frames)
 
     def load(_: None) -> tuple[Frame, Any] | None:

@@ -28,7 +28,7 @@ from cacseg.models.reference import Swin
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
-PLAIN = Description(5, None, None, MEAN, STD, True, "logits", "input", "plain", None, None, None, "fp32")
+PLAIN = Description(5, None, None, MEAN, STD, None, True, "logits", "input", "plain", None, None, None, "fp32")
 
 
 def describe(**changes):

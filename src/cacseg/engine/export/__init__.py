@@ -29,12 +29,13 @@ from cacseg.engine.export.module import (
     narrow,
     trace,
 )
-from cacseg.engine.export.quantise import Image, prepare, quantise
+from cacseg.engine.export.quantise import prepare, quantise
 from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
 from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import or_default
+from cacseg.runtime.bands import Pixels
 
 Format = Literal["onnx", "torch-export", "aotinductor"]
 Precision = Literal["fp32", "fp16", "int8"]
@@ -60,7 +61,7 @@ def export(
     plain: bool = False,
     normalise: bool = True,
     precision: Precision = "fp32",
-    calibration: Iterable[Image] | None = None,
+    calibration: Iterable[Pixels] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     class_names: Sequence[str] | None = None,
@@ -88,9 +89,10 @@ def export(
         output: "logits", "probabilities", or "classes" (uint8; int32 with more than 256).
         size: of the "input", or of the "features": what the model itself returns where it is of another library.
         plain: the fixed classifier instead of the context-aware one.
-        normalise: whether images are pixels, uint8 [b, 3, H, W]; else float32 that the caller normalises.
+        normalise: whether images are pixels, uint8 [b, 3, H, W] (of a model of bands float32 in their own units); else
+            float32 that the caller normalises.
         precision: "fp32"; "fp16", sums and the classifier in float32; "int8", of ONNX files alone.
-        calibration: for int8, images uint8 [H, W, 3], some dozens like those to come.
+        calibration: for int8, images uint8 [H, W, 3] (or bands), some dozens like those to come.
         mean, std: of the normalisation, for pixels in [0, 1]; None is the model's own.
         class_names, palette: None is the model's own; of one channel two, background and foreground.
         scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
@@ -138,6 +140,7 @@ def export(
         palette=None if palette is None else [list(map(int, colour)) for colour in palette],
         mean=list(map(float, mean)),
         std=list(map(float, std)),
+        bands=own.bands if isinstance(own, SegmentationModel) else None,
         normalises=normalise,
         output=output,
         size=size,

@@ -39,7 +39,8 @@ class Description(NamedTuple):
     palette: Sequence[Sequence[int]] | None
     mean: Sequence[float]
     std: Sequence[float]
-    normalises: bool  # images are uint8 pixels; else float32, normalised by the caller
+    bands: int | None  # that images have, in the units of their files; None: red, green, blue bytes
+    normalises: bool  # images are as read, uint8 pixels or bands in float32; else float32, normalised by the caller
     output: Output
     size: Size
     classifier: Literal["context", "plain"]
@@ -62,7 +63,7 @@ class InferenceModule(nn.Module):
         super().__init__()
         self.model, self.described, self.multiple = model, described, multiple
         mean, std = (torch.tensor(one).view(-1, 1, 1) for one in (described.mean, described.std))
-        self.register_buffer("factor", 1.0 / (255.0 * std))
+        self.register_buffer("factor", 1.0 / (255.0 * std) if described.bands is None else 1.0 / std)
         self.register_buffer("shift", mean / std)
         self.dtype = torch.float32
 
@@ -74,6 +75,8 @@ class InferenceModule(nn.Module):
         size = images.shape[2:]
         if self.described.normalises:
             images = images.float() * self.factor - self.shift
+            if self.described.bands is not None:  # 0, the mean of the band, where there is no data
+                images = torch.where(images.isfinite(), images, 0.0)
         images = images.to(self.dtype)
         if self.multiple > 1:
             below, right = (missing_to_multiple(side, self.multiple) for side in size)
@@ -279,9 +282,13 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
     """Noise of the type that the module takes."""
     generator = torch.Generator().manual_seed(seed)
     whole = (shape[0], len(module.described.mean), *shape[1:])
-    if module.described.normalises:
+    if module.described.normalises and module.described.bands is None:
         return torch.randint(0, 256, whole, generator=generator, dtype=torch.uint8)
-    return torch.randn(whole, generator=generator)
+    noise = torch.randn(whole, generator=generator)
+    if module.described.normalises:
+        noise = noise * torch.tensor(module.described.std)[:, None, None]
+        noise += torch.tensor(module.described.mean)[:, None, None]
+    return noise
 
 
 def trace(module: InferenceModule, device: torch.device) -> ExportedProgram:

@@ -21,8 +21,8 @@ from cacseg.engine.export.verify import classes_of
 from cacseg.engine.inference import Inference, predict_each, view_image
 from cacseg.functional.labels import resize_labels
 from cacseg.metrics import confusion, scores
+from cacseg.runtime.bands import Pixels
 
-Image = npt.NDArray[np.uint8]  # [H, W, 3]
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 
 
@@ -31,13 +31,13 @@ def evenly(count: int, most: int) -> list[int]:
     return [round(place) for place in np.linspace(0, count - 1, min(most, count)).tolist()]
 
 
-def prepare(image: Image, described: Description) -> Tensor:
+def prepare(image: Pixels, described: Description) -> Tensor:
     """A batch of one image, fitted into `scale`, as the file takes it."""
     pixels = view_image(image, described.scale, (1.0,))[0][None]
     return pixels if described.normalises else normalise(pixels, described.mean, described.std)
 
 
-def quantise(source: Path, target: Path, images: Iterable[Image], described: Description, kept: Sequence[str]) -> None:
+def quantise(source: Path, target: Path, images: Iterable[Pixels], described: Description, kept: Sequence[str]) -> None:
     """An ONNX file with convolutions and products by weights in int8, the range of each tensor seen on the images.
 
     The modules named in `kept`, the classifiers, stay as they are, and so do products of two activations.

@@ -1,0 +1,139 @@
+"""Images of any number of bands, in the units of their files: 16 bits, floats, measurements.
+
+They are float32 [H, W, c]. A pixel with a value that is not finite, or that its file calls no data, is NaN in that
+band: its label is ignored, the network sees the mean of the band there, and its prediction is 255.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from cacseg.runtime.colours import Picture
+from cacseg.runtime.decode import (
+    IMAGE_FORMATS,
+    NUMPY_START,
+    TIFF_STARTS,
+    TooLargeError,
+    check_pixels,
+    check_size,
+    decode_image,
+)
+from cacseg.runtime.opencv import cv2
+from cacseg.runtime.rasters import import_rasterio, read_bands
+
+Bands = npt.NDArray[np.float32]  # [H, W, c]
+Pixels = npt.NDArray[Any]  # uint8 [H, W, 3], red, green, blue; or Bands
+NO_DATA = 255  # in masks
+SHOWN = (2.0, 98.0)  # percentiles of a band that are shown as black and white
+
+
+def read_image(content: bytes, where: str, bands: int | None) -> Pixels:
+    """As a model of so many bands takes it; None: red, green and blue bytes."""
+    return decode_image(content, where) if bands is None else decode_bands(content, where, bands)
+
+
+def without_data(mask: npt.NDArray[np.uint8], image: Pixels) -> npt.NDArray[np.uint8]:
+    """The mask, 255 where the image has no data."""
+    empty = no_data(image)
+    return mask if empty is None else np.where(empty, np.uint8(NO_DATA), mask)
+
+
+def decode_bands(content: bytes, where: str, bands: int, limit: int | None = None) -> Bands:
+    """A TIFF, a .npy of [H, W], [H, W, c] or [c, H, W], or a picture, with exactly so many bands.
+
+    `limit`: pixels that it may have by its header, before anything is decoded.
+    """
+    if not content:
+        raise OSError(f"{where} is empty (0 bytes). Copy it again.")
+    try:
+        if content.startswith(NUMPY_START):
+            found = _from_numpy(content, bands)
+        elif content.startswith(TIFF_STARTS):
+            found = _from_tiff(content, where, limit)
+        else:
+            if limit is not None:
+                check_pixels(content, where, limit)
+            found = _from_picture(content)
+    except (ModuleNotFoundError, TooLargeError):
+        raise
+    except Exception as error:  # of many types: those of GDAL, OpenCV, Pillow and numpy
+        reason = " ".join(str(error).split())[:200]
+        message = f"{where} is damaged, truncated or no image of bands ({len(content)} bytes: {reason})."
+        raise OSError(f"{message} Copy it again, or remove it.") from error
+    return checked_bands(found, where, bands)
+
+
+def checked_bands(values: npt.NDArray[Any], where: str, bands: int) -> Bands:
+    """[H, W] or [H, W, c] as float32 with so many bands; values that are not finite are NaN."""
+    found = values[..., None] if values.ndim == 2 else values
+    if found.ndim != 3 or 0 in found.shape or found.dtype.kind not in "biuf":
+        raise ValueError(f"{where} must hold numbers [H, W, bands]; it has {values.dtype} {values.shape}.")
+    if found.shape[2] != bands:
+        raise ValueError(
+            f"{where} has {found.shape[2]} band(s), and {bands} are expected (data.bands, or those of the model). "
+            "Write a file with these bands, or train with the other number."
+        )
+    found = np.ascontiguousarray(found, np.float32)
+    finite = np.isfinite(found)
+    return found if finite.all() else np.where(finite, found, np.float32(np.nan))
+
+
+def no_data(image: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
+    """[H, W], pixels without a value in some band; None where there are none."""
+    if image.dtype == np.uint8:
+        return None
+    found = np.isnan(image).any(axis=2)
+    return found if found.any() else None
+
+
+def as_picture(image: npt.NDArray[Any]) -> Picture:
+    """To look at: bytes as they are; of bands the first three, or the first as grey, each from dark to bright."""
+    if image.dtype == np.uint8:
+        return image
+    shown = image[..., :3] if image.shape[2] >= 3 else image[..., :1]
+    picture = np.zeros((*shown.shape[:2], 3), np.uint8)
+    for band in range(3):
+        values = shown[..., min(band, shown.shape[2] - 1)]
+        seen = values[np.isfinite(values)]
+        if seen.size:
+            low, high = np.percentile(seen, SHOWN)
+            scaled = (values - low) / max(float(high - low), 1e-12)
+            picture[..., band] = np.nan_to_num(np.clip(scaled, 0.0, 1.0), nan=0.0) * 255.0
+    return picture
+
+
+def _from_numpy(content: bytes, bands: int) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    if values.ndim == 3 and values.shape[2] != bands and values.shape[0] == bands:
+        return values.transpose(1, 2, 0)
+    return values
+
+
+def _from_tiff(content: bytes, where: str, limit: int | None) -> npt.NDArray[Any]:
+    rasterio = import_rasterio()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
+        with rasterio.MemoryFile(content) as memory, memory.open() as dataset:
+            if limit is not None:
+                check_size(dataset.width, dataset.height, where, limit)
+            return read_bands(dataset).transpose(1, 2, 0)
+
+
+def _from_picture(content: bytes) -> npt.NDArray[Any]:
+    """Of the bits and channels that the file has; red, green and blue in this order."""
+    if cv2 is not None:
+        read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+        if read is None:
+            raise OSError("OpenCV does not read it")
+        order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
+        return read if read.ndim == 2 else read[..., order.get(read.shape[2], list(range(read.shape[2])))]
+    with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
+        if picture.mode in ("RGB", "RGBA") and "16" in str(getattr(picture, "tile", "")):
+            raise OSError("colours of 16 bits need OpenCV: pip install opencv-python-headless")
+        return np.array(picture)

@@ -1,0 +1,340 @@
+"""Images of bands: 16 bits, floats, any number of channels, from their files to masks."""
+
+import io
+import json
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import cacseg
+from cacseg.app.predict import Predictor as PagePredictor
+from cacseg.app.predict import read_image as read_upload
+from cacseg.data import open_data
+from cacseg.data.bands import count_bands
+from cacseg.data.transforms import NUMBERS, TestTransform, TrainTransform, normalise
+from cacseg.engine.inference import Inference
+from cacseg.engine.resident import Draws, cut_crops, load_split
+from cacseg.models.backbones import load_backbone_weights
+from cacseg.models.files import TensorFile
+from cacseg.runtime.bands import as_picture, decode_bands, no_data
+from command_line import Silent, run
+
+rasterio = pytest.importorskip("rasterio")
+from affine import Affine  # noqa: E402
+
+EMPTY = -9999.0
+SIZE = 64
+PLACE = {"crs": "EPSG:32632", "transform": Affine(10.0, 0.0, 500_000.0, 0.0, -10.0, 5_200_000.0)}
+SETTINGS = (
+    "model.name=fcn model.backbone=test_resnet model.head_channels=8 data.crop=32,32 training.batch=2 "
+    "schedule.steps=2 schedule.warmup_steps=1 training.validate_every=2 training.workers=0"
+).split()
+
+
+def save_tiff(path, bands, **options):
+    count, height, width = bands.shape
+    kind = {"driver": "GTiff", "count": count, "height": height, "width": width, "dtype": bands.dtype, **options}
+    with rasterio.open(path, "w", **kind) as file:
+        file.write(bands)
+
+
+def float_image(rng, labels):
+    """Four bands around each class's own values; a corner without data, and one NaN."""
+    values = np.array([[300.0, 600.0, 450.0, 1800.0], [360.0, 540.0, 480.0, 300.0]])[labels]
+    bands = (values + rng.normal(0.0, 50.0, values.shape)).astype(np.float32).transpose(2, 0, 1)
+    bands[:, :5, :7] = EMPTY
+    bands[2, 40, 41] = np.nan
+    return bands
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """The same labels under GeoTIFFs of four float bands, and under grey PNGs of 16 bits."""
+    top = tmp_path_factory.mktemp("bands")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 4), ("val", 2)):
+        for kind in ("geo", "grey"):
+            for name in ("images", "labels"):
+                (top / kind / name / split).mkdir(parents=True)
+        for index in range(count):
+            labels = np.zeros((SIZE, SIZE), np.uint8)
+            labels[20:50, 10 + 8 * index : 40 + 4 * index] = 1
+            for kind in ("geo", "grey"):
+                Image.fromarray(labels).save(top / kind / "labels" / split / f"{index}.png")
+            image = float_image(rng, labels)
+            tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16}
+            save_tiff(top / "geo/images" / split / f"{index}.tif", image, nodata=EMPTY, **PLACE, **tiles)
+            grey = np.clip(20_000.0 + 25_000.0 * labels + rng.normal(0, 900, labels.shape), 0, 65535)
+            cv2.imwrite(str(top / "grey/images" / split / f"{index}.png"), grey.astype(np.uint16))
+    for kind in ("geo", "grey"):
+        (top / kind / "classes.txt").write_text("field\nroof\n")
+    return top
+
+
+@pytest.fixture(scope="module")
+def trained(folders, tmp_path_factory):
+    """A run of each kind, by the command, and the ONNX file of it."""
+    top = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, bands in (("geo", 4), ("grey", 1)):
+            settings = [part for one in (*SETTINGS, f"data.bands={bands}") for part in ("--set", one)]
+            options = ["--root", folders / kind, *settings, "-o", top / kind, "--no-progress"]
+            assert run("train", "folder", *options, capsys=Silent(), monkeypatch=patch).code == 0
+    return top
+
+
+def as_npy(array):
+    content = io.BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+def as_tiff(bands, tmp_path, **options):
+    save_tiff(tmp_path / "one.tif", bands, **PLACE, **options)
+    return (tmp_path / "one.tif").read_bytes()
+
+
+def test_each_kind_of_file_keeps_its_values(tmp_path):
+    rng = np.random.default_rng(1)
+    bands = rng.normal(0.0, 1e4, (5, 20, 30)).astype(np.float32)
+    for content in (as_npy(bands), as_npy(bands.transpose(1, 2, 0)), as_tiff(bands, tmp_path)):
+        np.testing.assert_array_equal(decode_bands(content, "x", 5), bands.transpose(1, 2, 0))
+    for channels in (1, 3, 4):
+        values = rng.integers(0, 65536, (20, 30, channels), np.uint16)
+        order = {1: [0], 3: [2, 1, 0], 4: [2, 1, 0, 3]}[channels]  # as OpenCV writes them
+        content = cv2.imencode(".png", values[..., order])[1].tobytes()
+        found = decode_bands(content, "x", channels)
+        np.testing.assert_array_equal(found, values)
+        assert found.dtype == np.float32
+    grey = rng.integers(0, 256, (20, 30), np.uint8)
+    np.testing.assert_array_equal(decode_bands(as_npy(grey), "x", 1)[..., 0], grey)
+
+
+def test_a_file_says_where_it_has_no_data(tmp_path):
+    bands = np.arange(2 * 6 * 8, dtype=np.int16).reshape(2, 6, 8)
+    found = decode_bands(as_tiff(bands, tmp_path, nodata=9), "x", 2)
+    assert np.argwhere(np.isnan(found)).tolist() == [[1, 1, 0]]
+    with_gaps = np.ones((6, 8, 3), np.float32)
+    with_gaps[0, 1, 2], with_gaps[3, 4, 0] = np.nan, np.inf
+    found = decode_bands(as_npy(with_gaps), "x", 3)
+    assert np.argwhere(np.isnan(found)).tolist() == [[0, 1, 2], [3, 4, 0]]
+    assert np.argwhere(no_data(found)).tolist() == [[0, 1], [3, 4]]
+    assert no_data(np.ones((2, 2, 4), np.float32)) is None
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
+        kind = {"driver": "GTiff", "count": 1, "height": 6, "width": 8, "dtype": "uint8", **PLACE}
+        with rasterio.open(tmp_path / "i.tif", "w", **kind) as file:
+            file.write(np.full((1, 6, 8), 7, np.uint8))
+            file.write_mask(np.arange(48).reshape(6, 8) != 10)
+    found = decode_bands((tmp_path / "i.tif").read_bytes(), "x", 1)
+    assert np.argwhere(np.isnan(found)).tolist() == [[1, 2, 0]]
+
+
+def test_a_file_of_other_bands_or_none_is_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"a\.npy has 4 band\(s\), and 3 are expected"):
+        decode_bands(as_npy(np.ones((5, 6, 4))), "a.npy", 3)
+    with pytest.raises(ValueError, match="must hold numbers"):
+        decode_bands(as_npy(np.ones((5, 6, 4, 2))), "a.npy", 4)
+    with pytest.raises(OSError, match="is damaged"):
+        decode_bands(as_npy(np.array([{}], dtype=object)), "a.npy", 1)  # would be unpickled
+    whole = as_tiff(np.ones((2, 40, 40), np.float32), tmp_path)
+    for content in (b"", b"II*\0", whole[:300], b"no image", as_npy(np.ones((9, 9)))[:90]):
+        with pytest.raises(OSError, match="x is"):
+            decode_bands(content, "x", 2)
+    with pytest.raises(OSError, match="40x40 pixels, more than 0.001"):
+        decode_bands(whole, "x", 2, limit=1000)
+
+
+def test_a_split_reads_bands_and_ignores_what_has_no_data(folders):
+    sample = open_data("folder", folders / "geo", "val", bands=4).read(0)
+    assert sample.image.shape == (SIZE, SIZE, 4)
+    empty = np.zeros((SIZE, SIZE), bool)
+    empty[:5, :7] = empty[40, 41] = True
+    np.testing.assert_array_equal(sample.labels == 255, empty)
+    assert sample.picture.shape == (SIZE, SIZE, 3)
+    assert sample.picture.dtype == np.uint8
+    with pytest.raises(ValueError, match="4 band"):
+        open_data("folder", folders / "geo", "val", bands=3).read(0)
+    with pytest.raises(OSError, match="data.bands=NUMBER"):
+        open_data("folder", folders / "geo", "val").read(0)
+
+
+def test_mean_and_deviation_leave_out_what_has_no_data(folders, capsys, monkeypatch):
+    data = open_data("folder", folders / "geo", "train", bands=4)
+    values = np.concatenate([data.read(k).image.reshape(-1, 4) for k in range(len(data))]).astype(np.float64)
+    mean, std = count_bands(data, lambda words: None)
+    np.testing.assert_allclose(mean, np.nanmean(values, 0), rtol=1e-5)
+    np.testing.assert_allclose(std, np.nanstd(values, 0), rtol=1e-5)
+    done = run("data", "check", folders / "geo", "--bands", 4, "--json", capsys=capsys, monkeypatch=monkeypatch)
+    (train,) = [one for one in json.loads(done.out)["splits"] if one["split"] == "train"]
+    np.testing.assert_allclose([one["mean"] for one in train["bands"]], mean, rtol=1e-5)
+    np.testing.assert_allclose([one["std"] for one in train["bands"]], std, rtol=1e-5)
+    assert [one["no_data"] for one in train["bands"]] == [140.0, 140.0, 144.0, 140.0]
+    done = run("data", "check", folders / "geo", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 1
+    assert "data.bands" in done.out
+
+
+def test_a_check_tells_of_bits_that_would_be_cut(folders, capsys, monkeypatch):
+    done = run("data", "check", folders / "grey", "--json", capsys=capsys, monkeypatch=monkeypatch)
+    assert any("data.bands=1" in note for note in json.loads(done.out)["notes"])
+
+
+def test_normalised_bands_are_in_their_own_units_and_zero_without_data():
+    images = torch.tensor([1000.0, 3000.0, torch.nan]).view(1, 1, 1, 3).expand(1, 2, 1, 3).contiguous()
+    found = normalise(images, (1000.0, 2000.0), (500.0, 1000.0))
+    assert found[0, :, 0].tolist() == [[0.0, 4.0, 0.0], [-1.0, 1.0, 0.0]]
+    with pytest.raises(TypeError, match="bands in float32"):
+        normalise(images.double(), (0.0, 0.0), (1.0, 1.0))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_a_crop_of_bands_is_that_of_each_band(channels):
+    rng = np.random.default_rng(channels)
+    image = rng.normal(500.0, 200.0, (40, 50, channels)).astype(np.float32)
+    labels = rng.integers(0, 3, (40, 50), np.uint8)
+    transform = TrainTransform((32, 32))
+    for seed in range(4):
+        numbers = np.random.default_rng(seed).random(NUMBERS)
+        whole = transform(cacseg.data.Sample(image, labels), numbers)
+        assert whole.image.dtype == torch.float32
+        for band in range(channels):
+            one = transform(cacseg.data.Sample(image[..., band : band + 1].copy(), labels), numbers)
+            torch.testing.assert_close(whole.image[band], one.image[0], rtol=1e-5, atol=1e-3)
+            assert torch.equal(whole.labels, one.labels)
+    assert TestTransform((25, 20))(image).shape == (channels, 20, 25)
+
+
+def test_crops_on_the_device_are_those_of_the_host(folders):
+    data = open_data("folder", folders / "geo", "train", bands=4)
+    transform = TrainTransform((32, 32))
+    split = load_split(data, torch.device("cpu"))
+    numbers = np.random.default_rng(0).random((6, NUMBERS))
+    index = torch.arange(6) % len(data)
+    there = cut_crops(split, transform, Draws(index, torch.from_numpy(numbers)))
+    for place in range(6):
+        here = transform(data.read(int(index[place])), numbers[place])
+        assert torch.equal(there.labels[place], here.labels)
+        both = torch.isfinite(there.images[place]) & torch.isfinite(here.image)
+        assert both.float().mean() > 0.95
+        torch.testing.assert_close(there.images[place][both], here.image[both], rtol=0, atol=2.0)
+
+
+def test_weights_of_colours_fit_other_bands():
+    torch.manual_seed(0)
+    colours, five, grey = (
+        cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=bands).backbone
+        for bands in (None, 5, 1)
+    )
+    file = TensorFile(dict(colours.net.state_dict()), {})
+    load_backbone_weights(five, file)
+    load_backbone_weights(grey, file)
+    kernel = colours.net.state_dict()["conv1.0.weight"]
+    torch.testing.assert_close(grey.net.state_dict()["conv1.0.weight"], kernel.sum(1, keepdim=True))
+    torch.testing.assert_close(five.net.state_dict()["conv1.0.weight"], kernel[:, [0, 1, 2, 0, 1]] * 3 / 5)
+
+
+def test_a_model_of_bands_says_what_it_takes():
+    model = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=4)
+    assert (model.bands, model.mean, model.std) == (4, (0.0,) * 4, (1.0,) * 4)
+    with pytest.raises(ValueError, match="in_channels=5"):
+        cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=4, in_channels=5)
+    predictor = cacseg.Predictor(model, device="cpu")
+    with pytest.raises(ValueError, match="3 band"):
+        predictor(np.zeros((40, 40, 3), np.float32))
+
+
+@pytest.mark.parametrize(("kind", "bands"), [("geo", 4), ("grey", 1)])
+def test_a_run_keeps_its_bands_and_predicts_with_them(folders, trained, kind, bands, tmp_path, capsys, monkeypatch):
+    def command(*arguments):
+        return run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+
+    train = open_data("folder", folders / kind, "train", bands=bands)
+    model = cacseg.load(trained / kind)
+    mean, std = count_bands(train, lambda words: None)
+    assert (model.bands, list(model.mean), list(model.std)) == (bands, mean, std)
+    assert json.loads((trained / kind / "config.json").read_text())["config"]["model"]["mean"] == mean
+    assert (trained / kind / "report.html").stat().st_size > 10_000
+
+    val = open_data("folder", folders / kind, "val", bands=bands)
+    sample = val.read(0)
+    images = torch.from_numpy((np.nan_to_num((sample.image - np.float32(mean)) / np.float32(std), nan=0.0)))
+    with torch.no_grad():
+        expected = model(images.permute(2, 0, 1)[None])[0].argmax(0).numpy().astype(np.uint8)
+    empty = np.isnan(sample.image).any(2)
+    expected[empty] = 255
+    images_folder = folders / kind / "images/val"
+    assert command("predict", trained / kind, images_folder, "-o", tmp_path / "out").code == 0
+    mask = np.array(Image.open(tmp_path / "out/masks/0.png"))
+    assert (mask == expected).mean() > 0.999
+    np.testing.assert_array_equal(mask == 255, empty)
+    result = cacseg.Predictor(trained / kind, device="cpu")(sample.image)
+    np.testing.assert_array_equal(result.mask, mask)
+    assert sum(result.classes.values()) == pytest.approx(1.0 - empty.mean())
+    assert result.overlay().size == (SIZE, SIZE)
+
+    done = command("eval", trained / kind, "--json")
+    labelled = sum(one["labelled_pixels"] for one in json.loads(done.out)["outputs"]["context"]["classes"])
+    assert labelled == sum(int((val.read(k).labels != 255).sum()) for k in range(len(val)))
+
+    content = next(images_folder.iterdir()).read_bytes()
+    page = PagePredictor(model, Inference(), None, torch.device("cpu"))
+    found = page.predict(read_upload(content, "x", bands))
+    assert found.shown.shape == (SIZE, SIZE, 3)
+    assert ((found.answers["context"].mask == 255) == np.isnan(decode_bands(content, "x", bands)).any(2)).all()
+
+
+def test_a_tile_that_covers_the_image_gives_its_mask_and_keeps_its_place(
+    folders, trained, tmp_path, capsys, monkeypatch
+):
+    images = folders / "geo/images/val"
+    for name, more in (("whole", []), ("tiled", ["--tile", 64, "--overlap", 32]), ("parts", ["--tile", 32])):
+        more = [*more, "--overlap", 0] if name == "parts" else more
+        arguments = ["predict", trained / "geo", images, "-o", tmp_path / name, *more]
+        assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    whole = np.array(Image.open(tmp_path / "whole/masks/0.png"))
+    for name in ("tiled", "parts"):
+        with rasterio.open(tmp_path / name / "masks/0.tif") as file:
+            mask = file.read(1)
+            assert (file.transform, file.crs.to_epsg()) == (PLACE["transform"], 32632)
+        np.testing.assert_array_equal(mask == 255, whole == 255)
+        if name == "tiled":
+            assert (mask == whole).mean() > 0.999
+
+
+def test_images_with_other_bands_fail_one_by_one(folders, trained, tmp_path, capsys, monkeypatch):
+    for more in ([], ["--tile", 64, "--overlap", 32]):
+        arguments = ["predict", trained / "grey", folders / "geo/images/val", "-o", tmp_path / f"out{len(more)}", *more]
+        done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+        assert done.code == 1
+        assert done.err.count("4 band(s)") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["geo", "grey"])
+def test_an_exported_file_takes_the_same_bands(folders, trained, kind, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "model.onnx"
+    done = run("export", trained / kind, "-o", file, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0
+    images = folders / kind / "images/val"
+    for model, name in ((file, "onnx"), (trained / kind, "torch")):
+        arguments = ["predict", model, images, "-o", tmp_path / name]
+        assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    ours, theirs = (np.array(Image.open(tmp_path / name / "masks/1.png")) for name in ("onnx", "torch"))
+    assert (ours == theirs).mean() > 0.999
+    other = folders / ("grey" if kind == "geo" else "geo") / "images/val"
+    done = run("predict", file, other, "-o", tmp_path / "other", capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 1
+    assert done.err.count("are expected") == 2
+
+
+def test_a_picture_of_bands_spreads_what_is_there():
+    ramp = np.linspace(0.0, 5000.0, 400, dtype=np.float32).reshape(20, 20, 1)
+    ramp[0, 0] = np.nan
+    picture = as_picture(ramp)
+    assert picture[0, 0].tolist() == [0, 0, 0]
+    assert picture[-1, -1].tolist() == [255, 255, 255]
+    assert (np.diff(picture[10, :, 0].astype(int)) >= 0).all()
