@@ -38,7 +38,8 @@ def train(
     cacseg bench train msrc21 --root data/msrc21 --set training.precision=bf16
 
     The loop trains the same plain model with a DataLoader of as many workers, torchvision's v2 transforms (with our
-    reader of files), F.interpolate, F.cross_entropy and AdamW. Rows run in turn; validation is left out.
+    reader of files), F.interpolate, F.cross_entropy and AdamW; where mmsegmentation is installed, another one with
+    its transforms. Rows run in turn; validation is left out.
     """
     from cacseg.bench.compare import describe_machine
     from cacseg.bench.data import write_generated
