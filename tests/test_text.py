@@ -56,3 +56,7 @@ def test_the_rows_of_a_damaged_table(tmp_path):
 def test_values_in_errors_are_short():
     assert shorten([1]) == "[1]"
     assert len(shorten("x" * 1000)) == 103
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shorten(deep) == "[[[[[[...]]]]]]"

@@ -27,7 +27,7 @@ def write_file(
 ) -> None:
     """Writes a file beside `path`, with `flush` also to the disk, and moves it to `path` when it is whole.
 
-    Makes the folder. A crash or a full disk leaves what was at `path` as it was; of a link the target stays. Text is written as UTF-8; bytes of
+    Makes the folder. A crash or a full disk leaves what was at `path` as it was. Text is written as UTF-8; bytes of
     file names that are not UTF-8 (surrogates in Python) are written as they were.
     """
     path = Path(path)

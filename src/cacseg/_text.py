@@ -1,16 +1,19 @@
-"""Reads JSON and CSV that a crash, an editor or a stranger may have written; what is wrong is one line with the path."""
+"""Reads JSON and CSV that a crash, an editor or a stranger may have written; what is wrong is said in one line."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind")
 MESSAGES = 100  # characters of a value in an error
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 2 * MESSAGES
 
 
 def parse(parser: Callable[[Any], Any], content: str | bytes) -> Any:
@@ -57,6 +60,6 @@ def read_csv(path: Path) -> list[list[str]]:
 
 
 def shorten(value: Any) -> str:
-    """A value for an error, of one line."""
-    text = repr(value)
+    """A value for an error: its beginning, in one line."""
+    text = " ".join(_SHORT.repr(value).split())
     return text if len(text) <= MESSAGES else f"{text[:MESSAGES]}..."

@@ -12,7 +12,7 @@ import torch
 
 from cacseg._hub import CONFIG, HubOptions, download, is_hub_name
 from cacseg._tensors import check_finite
-from cacseg._text import parse_json, shorten
+from cacseg._text import parse_json
 from cacseg._version import __version__
 from cacseg.models.files import FORMAT, TensorFile, check_classes, keep_preset, read_tensors
 from cacseg.models.model import SegmentationModel
