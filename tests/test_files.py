@@ -4,7 +4,16 @@ import sys
 
 import pytest
 
-from cacseg._files import LOCK, acquire_lock, check_target, make_folder, open_folder, to_csv, write_file
+from cacseg._files import (
+    LOCK,
+    acquire_lock,
+    check_target,
+    make_folder,
+    open_appending,
+    open_folder,
+    to_csv,
+    write_file,
+)
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
@@ -66,6 +75,52 @@ def test_a_locked_folder_is_one_process_alone(tmp_path):
     assert f"another process is testing in {tmp_path}" in other.stderr
     assert sorted(one.name for one in tmp_path.rglob("*")) == sorted([LOCK, ".mine.tmp", "a", "inner"])
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "precious").write_text("all of it")
+    for target in ("precious", "nowhere"):
+        (tmp_path / "run" / LOCK).symlink_to(tmp_path / target)
+        with pytest.raises(OSError, match=rf"run/{LOCK} must be a file to be written to; it is a link\. Remove it"):
+            acquire_lock(tmp_path / "run", "testing")
+        (tmp_path / "run" / LOCK).unlink()
+    assert (tmp_path / "precious").read_text() == "all of it"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_lock_empties_no_file(tmp_path):
+    (tmp_path / LOCK).write_text("kept")
+    acquire_lock(tmp_path, "testing").close()
+    assert (tmp_path / LOCK).read_text() == "kept"
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
+    os.mkfifo(tmp_path / "x") if kind == "pipe" else (tmp_path / "x").mkdir()
+    with pytest.raises(OSError, match=rf"x must be a file to be written to; it is a .*{kind}"):
+        open_appending(tmp_path / "x")
+
+
+def test_files_are_added_to(tmp_path):
+    for word in (b"one ", b"two"):
+        with open_appending(tmp_path / "a") as file:
+            file.write(word)
+    assert (tmp_path / "a").read_bytes() == b"one two"
+    assert (tmp_path / "a").stat().st_mode & 0o111 == 0
+
+
+def test_of_a_link_the_target_stays(tmp_path):
+    (tmp_path / "target").write_text("1")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    for name in ("link", "broken"):
+        with pytest.raises(FileExistsError, match=f"{name} exists already"):
+            write_file(tmp_path / name, "2", overwrite=False)
+        write_file(tmp_path / name, "2")
+        assert not (tmp_path / name).is_symlink()
+    assert (tmp_path / "target").read_text() == "1"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_csv_quotes_where_needed():

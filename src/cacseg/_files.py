@@ -1,4 +1,8 @@
-"""Writes files, each whole or not at all, and makes and locks the folders for them."""
+"""Writes files, each whole or not at all, and makes and locks the folders for them.
+
+No file is written through a link: `write_file` replaces the link itself, `open_appending` refuses it. A folder may be a
+link, to another disk for one.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import io
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -31,7 +36,7 @@ def write_file(
         content = content.encode("utf-8", "surrogateescape")
     scratch = scratch_beside(path)
     try:
-        with scratch.open("wb") as file:
+        with scratch.open("xb") as file:
             file.write(content)
             if flush:
                 file.flush()
@@ -67,7 +72,7 @@ def check_target(path: Path, overwrite: bool) -> None:
     """Makes the folder of a file, and refuses to replace a folder or, without `overwrite`, a file."""
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder. Give the name of a file in it.")
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:  # also a link to nothing
         raise FileExistsError(f"{path} exists already. Choose another name, or say that it may be overwritten.")
     make_folder(path.parent)
 
@@ -98,12 +103,31 @@ def open_folder(path: Path, overwrite: bool) -> None:
     make_folder(path)
 
 
+def open_appending(path: Path) -> IO[bytes]:
+    """Opens a file to add to it, or to lock it; makes it where there is none, and never follows a link or waits."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    flags |= sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    number, is_file = -1, False
+    try:
+        number = os.open(path, flags, 0o666)
+        is_file = stat.S_ISREG(os.fstat(number).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):  # a link, a folder, a pipe that nobody reads
+            raise
+    if is_file:
+        return os.fdopen(number, "ab")
+    if number >= 0:
+        os.close(number)
+    what = "link" if path.is_symlink() else "folder" if path.is_dir() else "device or a pipe"
+    raise OSError(f"{path} must be a file to be written to; it is a {what}. Remove it, or choose another folder.")
+
+
 def acquire_lock(folder: Path, doing: str) -> IO[bytes]:
     """Locks a folder against other processes until the returned file is closed or the process ends.
 
     Removes the unfinished files of processes that were killed.
     """
-    file, is_mine = (folder / LOCK).open("wb"), True
+    file, is_mine = open_appending(folder / LOCK), True
     with suppress(OSError):  # the file system has no locks
         is_mine = lock_bytes(file)
     if not is_mine:

@@ -35,6 +35,7 @@ from cacseg.engine.checkpoints import (
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
 from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
+from cacseg.engine.resumable import check_facts, check_states
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.strips import Strips
 from cacseg.engine.task import SegmentationTask
@@ -81,17 +82,19 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
 
     last = folder / LAST
-    first_step = 0
+    first_step, checkpoint = 0, None
     if resume and last.exists():
-        checkpoint = read_checkpoint(last)
-        first_step = int(checkpoint["global_step"])
+        checkpoint = check_facts(read_checkpoint(last), last, steps)
+        first_step = checkpoint["global_step"]
         out_of_patience = options.patience is not None and checkpoint["since_best"] >= options.patience
         if first_step >= steps or out_of_patience:
-            scores = {**json.loads(checkpoint["scores"]), "finished": True}  # even if training.patience was lowered
+            scores = {
+                **json.loads(checkpoint["scores"] or "{}"),
+                "finished": True,
+            }  # even if training.patience was lowered
             write_file(folder / SCORES, json.dumps(scores) + "\n")  # which a kill may have prevented
             report(f"{folder} is finished: {first_step} of {steps} steps are done")
             return Result(first_step, checkpoint["best"], checkpoint["best_step"])
-        del checkpoint
 
     bar = progress and sys.stderr.isatty()
     log = Log(report, steps, options.log_every, lines=progress and not bar)
@@ -131,6 +134,9 @@ def train(
             enable_progress_bar=bar,
             enable_model_summary=False,
         )
+        if checkpoint is not None:
+            check_states(checkpoint, last, task, trainer, averaging is not None)
+            del checkpoint
         if options.precision == "fp16" and trainer.strategy.root_device.type == "cpu":
             raise ValueError("training in fp16 needs a GPU; this run would be on the CPU. Use bf16 or fp32.")
         if options.graph is True and trainer.world_size > 1:  # gradients would not be exchanged

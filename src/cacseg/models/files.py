@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from cacseg._files import write_file
+from cacseg._tensors import read_safetensors, write_safetensors
 from cacseg._version import __version__
 from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
 
@@ -62,7 +60,7 @@ def read_tensors(path: str | Path) -> TensorFile:
     if len(start) < 9:
         raise ValueError(f"{path} is no file of weights: it has {len(start)} bytes. Was the download cut short?")
     if start[8:9] == b"{":  # looked at first: the length that stands before it may be any eight bytes
-        return _read_safetensors(path)
+        return TensorFile(*read_safetensors(path))
     if start[:2] == b"PK" or start[:1] == b"\x80":
         return _find_weights(_read_pickled(path), path)
     raise ValueError(
@@ -75,21 +73,12 @@ def write_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """A safetensors file, whole or not at all: what was at `path` stays where writing fails."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
-    write_file(path, content, overwrite=overwrite, flush=True)
+    write_safetensors(Path(path), tensors, metadata, overwrite=overwrite)
 
 
 def list_names(names: list[str]) -> str:
     """The first few, for an error."""
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"
-
-
-def _read_safetensors(path: Path) -> TensorFile:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return TensorFile({name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path} is damaged ({error}). Was the download or the copy cut short?") from error
 
 
 def _read_pickled(path: Path) -> Any:

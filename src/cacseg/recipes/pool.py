@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cacseg._files import open_appending
 from cacseg.recipes.compare import RUNS, Run, is_finished
 from cacseg.recipes.config import change
 from cacseg.recipes.files import CONFIG
@@ -202,7 +203,7 @@ def _work(
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     os.environ.update(environment)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOG).open("ab") as log:
+    with open_appending(folder / LOG) as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     import torch

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from cacseg._files import check_target, lock_bytes, write_file
+from cacseg._files import check_target, lock_bytes, open_appending, write_file
 from cacseg.runtime.backend import Answer, Backend, Context
 from cacseg.runtime.colours import Colour, Picture, overlay
 from cacseg.runtime.decode import decode_image
@@ -179,7 +179,7 @@ def write_video(
     """
     check_target(path, overwrite)
     scratch, writer, done, size = path.with_name(f".part.{path.name}"), None, 0, (0, 0)
-    with scratch.open("ab") as lock:
+    with open_appending(scratch) as lock:
         if os.name != "nt" and not lock_bytes(lock):
             raise OSError(f"another process is writing {path}. Wait for it, or end it, first.")
         try:
