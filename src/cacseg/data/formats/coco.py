@@ -32,7 +32,7 @@ class CocoFile(NamedTuple):
     problems: tuple[str, ...]
 
 
-_kept: dict[tuple[str, int, int], CocoFile] = {}  # the last few files: each split asks for the classes of all
+_kept: dict[tuple[str, str, str], CocoFile] = {}  # the last few files: each split asks for the classes of all
 
 
 def find_json(files: Files, top: str) -> dict[str, str]:
