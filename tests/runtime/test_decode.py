@@ -188,3 +188,19 @@ def test_mutated_headers_are_one_line():
                 except (OSError, ValueError) as error:
                     assert "x.png" in str(error)
                     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("reader", ["OpenCV", "Pillow"])
+def test_a_part_that_says_that_it_has_gigabytes_is_not_given_them(reader, monkeypatch):
+    content = bytearray(FILES["grey png"])
+    place = content.index(b"IDAT")
+    content[place - 4 : place] = struct.pack(">I", 2**31 - 1)
+    if reader == "Pillow":
+        monkeypatch.setattr(decode, "cv2", None)
+    else:
+        monkeypatch.setattr(decode.cv2, "imdecode", _never)
+    for read in (decode.decode_image, decode_labels):
+        with pytest.raises(OSError, match=r"x\.png is damaged"):
+            read(bytes(content), "x.png")
+    with pytest.raises(OSError, match=r"x\.png is damaged"):
+        decode_bands(bytes(content), "x.png", 1)

@@ -12,7 +12,7 @@ from PIL import UnidentifiedImageError
 from PIL.TiffImagePlugin import BITSPERSAMPLE, TiffImageFile
 
 from cacseg.runtime.decode import MAX_PIXELS, TooLargeError, check_size, is_opencvs, open_picture
-from cacseg.runtime.headers import PNG_START, size_of
+from cacseg.runtime.headers import PNG_START, has_whole_chunks, size_of
 
 LABEL_SUFFIXES = (".png", ".bmp", ".tif", ".tiff")  # what keeps values exactly
 
@@ -39,6 +39,8 @@ def decode_labels(content: bytes, where: str, max_pixels: int = MAX_PIXELS) -> L
     size = size_of(content) or (0, 0)  # of a format that labels should not have Pillow says it
     check_size(size, where, max_pixels, RAISE_LABELS)
     try:
+        if content.startswith(PNG_START) and not has_whole_chunks(content):
+            raise OSError(_damaged(content, where, ": it is cut off"))
         return _decode(content, where, max_pixels, is_opencvs(size))
     except (OSError, ValueError, MemoryError):
         raise
@@ -83,10 +85,14 @@ def _decode(content: bytes, where: str, max_pixels: int, by_opencv: bool) -> Lab
         raise
     except (OSError, SyntaxError, ValueError) as error:
         said = "" if isinstance(error, UnidentifiedImageError) else f": {error}"  # which names an address in memory
-        raise OSError(
-            f"{where} is damaged, truncated or no image ({len(content)} bytes{said}). Copy it again, or remove it and "
-            "its image."
-        ) from error
+        raise OSError(_damaged(content, where, said)) from error
     raise ValueError(
         f"labels are grey or palette files, or RGB of 8 bits; {where} has {mode}. Convert it to an index PNG."
+    )
+
+
+def _damaged(content: bytes, where: str, said: str) -> str:
+    return (
+        f"{where} is damaged, truncated or no image ({len(content)} bytes{said}). Copy it again, or remove it and its "
+        "image."
     )

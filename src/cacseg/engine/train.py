@@ -182,6 +182,8 @@ def explain_reader(error: BaseException) -> str | None:
             "a process that reads images found no shared memory left (bus error). Give the machine more of it (of "
             "Docker: --shm-size 8g or --ipc host), or lower training.workers"
         )
+    elif "DataLoader worker" in text and "Segmentation fault" in text:
+        return "a process that reads images crashed (segmentation fault). Look for the image with `cacseg data check`"
     elif "DataLoader worker" in text and (found := re.search(r"killed by signal: (\w+)", text)):
         how = f"was ended by the system (signal: {found[1]})"
     elif "DataLoader worker" in text and "exited unexpectedly" in text:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from cacseg.runtime.headers import TIFF_STARTS, size_of, tiff_kind
+from cacseg.runtime.headers import PNG_START, TIFF_STARTS, has_whole_chunks, size_of, tiff_kind
 from cacseg.runtime.opencv import cv2
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy")
@@ -76,7 +76,14 @@ def check_header(content: bytes, where: str, max_pixels: int) -> tuple[int, int]
     if size is None:
         raise OSError(_unreadable(content, where))
     check_size(size, where, max_pixels)
+    check_chunks(content, where)
     return size
+
+
+def check_chunks(content: bytes, where: str) -> None:
+    """Refuses a PNG that is cut off."""
+    if content.startswith(PNG_START) and not has_whole_chunks(content):
+        raise OSError(_unreadable(content, where))
 
 
 def _unreadable(content: bytes, where: str) -> str:

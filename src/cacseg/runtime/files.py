@@ -109,14 +109,14 @@ class FolderFiles:
         path = self.root / folder
         if not path.is_dir():
             return []
-        return sorted(entry.name for entry in os.scandir(path) if entry.is_dir() and not _is_clutter(entry.name))
+        return sorted(entry.name for entry in os.scandir(path) if _is_folder(entry) and not _is_clutter(entry.name))
 
     def names(self, folder: str) -> list[str]:
         """The names of the files directly inside, sorted."""
         path = self.root / folder
         if not path.is_dir():
             return []
-        return sorted(entry.name for entry in os.scandir(path) if entry.is_file() and not _is_clutter(entry.name))
+        return sorted(entry.name for entry in os.scandir(path) if _is_file(entry) and not _is_clutter(entry.name))
 
     def exists(self, path: str) -> bool:
         """Whether there is such a file or folder."""
@@ -233,6 +233,13 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:  # a link that leads to itself
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
         return False
 
 

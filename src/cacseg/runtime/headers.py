@@ -57,6 +57,19 @@ def size_of(content: bytes) -> tuple[int, int] | None:
     return abs(width), abs(height)
 
 
+def has_whole_chunks(content: bytes) -> bool:
+    """Whether the parts of a PNG are there: OpenCV takes as much memory as one says that it has."""
+    place = len(PNG_START)
+    while place + 8 <= len(content):
+        length = int.from_bytes(content[place : place + 4], "big")
+        if place + 8 + length > len(content):
+            return False
+        if content[place + 4 : place + 8] == b"IEND":
+            return True
+        place += 12 + length
+    return True
+
+
 def tiff_kind(content: bytes) -> TiffKind | None:
     """What a pixel of a TIFF is, by its first page; None where that cannot be read."""
     try:

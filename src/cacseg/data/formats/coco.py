@@ -67,7 +67,7 @@ def _read(files: Files, path: str) -> CocoFile:
         try:
             with no_collection():
                 _kept[version] = _parse(read_json(files, path), files.where(path))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise FaultyDataError(
                 f"{files.where(path)} is no COCO file of images, annotations, categories ({error!r}). Export it again."
             ) from error

@@ -53,7 +53,7 @@ def _is_label_studio(files: Files, top: str) -> bool:
 def _read(files: Files, top: str) -> Brushes:
     try:
         return _parse(files, top)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FaultyDataError(
             f"{files.where(top)} has no JSON export of Label Studio ({error!r}). Export it again."
         ) from error
