@@ -71,8 +71,8 @@ def main() -> None:
     """
     try:
         app()
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError) as error:
         if os.environ.get("CACSEG_TRACEBACK", "0") != "0":
             raise
-        fail(error)
+        fail(str(error) or "there is not enough memory. Use a smaller batch, or fewer --workers.")
         sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -55,6 +56,13 @@ Keep = Annotated[
     typer.Option(metavar="MIB", min=0.0, help="With --tile: memory for features; those beyond it are computed twice."),
 ]
 
+MaxPixels = Annotated[
+    float | None,
+    typer.Option(
+        min=1, help="Of a file that is decoded whole; one with more is refused. 256e6 by default, or the run's."
+    ),
+]
+
 WORKERS = min(8, os.cpu_count() or 1)
 
 
@@ -87,7 +95,13 @@ def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]
 
 
 def make_rules(
-    ignore_index: int | None, overlap: str, uncovered: str, crowd: str, empty_classes: str, bands: int | None = None
+    ignore_index: int | None,
+    overlap: str,
+    uncovered: str,
+    crowd: str,
+    empty_classes: str,
+    bands: int | None = None,
+    max_pixels: float | None = None,
 ) -> Rules:
     """How labels are read."""
     from cacseg.data import layout
@@ -100,7 +114,17 @@ def make_rules(
     ):
         if value not in get_args(kind):
             raise ValueError(f"{option} must be {' or '.join(get_args(kind))}; got {value!r}.")
-    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands)  # type: ignore[arg-type]
+    most = pixels(max_pixels)
+    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands, most)  # type: ignore[arg-type]
+
+
+def pixels(asked: float | None) -> int:
+    """Of a file that is decoded whole."""
+    from cacseg.runtime.decode import MAX_PIXELS
+
+    if asked is not None and not math.isfinite(asked):
+        raise ValueError(f"--max-pixels must be a number of pixels, such as 1e9; got {asked}.")
+    return MAX_PIXELS if asked is None else int(asked)
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

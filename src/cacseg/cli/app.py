@@ -67,14 +67,17 @@ def app(
 
 
 def _examples_below(folder: Path, bands: int | None) -> list[Example]:
-    from cacseg.app.predict import read_image
+    from cacseg.app.predict import MAX_PIXELS, read_image
     from cacseg.app.server import Example
+    from cacseg.runtime.decode import max_bytes
+    from cacseg.runtime.files import read_file
     from cacseg.runtime.inputs import find_images
 
     found = find_images([folder])
 
     def read(index: int) -> Pixels:
-        return read_image(found[index].path.read_bytes(), found[index].path.name, bands)
+        path = found[index].path
+        return read_image(read_file(path, max_bytes(MAX_PIXELS, bands)).content, path.name, bands)
 
     return [Example(found[k].name, partial(read, k)) for k in _spaced(len(found))]
 

@@ -11,7 +11,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
-from cacseg.cli._options import WORKERS, Crowd, EmptyClasses, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
+from cacseg.cli._options import (
+    WORKERS,
+    Crowd,
+    EmptyClasses,
+    IgnoreIndex,
+    MaxPixels,
+    ShapeOverlap,
+    Uncovered,
+    make_rules,
+)
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
@@ -56,6 +65,7 @@ def check(
     bands: Annotated[
         int | None, typer.Option(min=1, help="Images have so many bands, of 16 bits or floats; 8-bit colours else.")
     ] = None,
+    max_pixels: MaxPixels = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -89,7 +99,7 @@ def check(
             chosen,
             root,
             split or (),
-            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands),
+            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands, max_pixels),
             workers=workers,
             sheet_rows=6 if output else 0,
             progress=progress,
@@ -117,6 +127,7 @@ def convert(
     uncovered: Uncovered = "background",
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
+    max_pixels: MaxPixels = None,
     workers: Annotated[int, typer.Option(min=1, help="Threads.")] = WORKERS,
 ) -> None:
     """Write a data set as a folder of index PNGs, or as COCO. What was stopped goes on where it was.
@@ -126,7 +137,7 @@ def convert(
     from cacseg.data.check import guess_name
     from cacseg.data.convert import convert as convert_data
 
-    rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes)
+    rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, max_pixels=max_pixels)
     with progress_bar() as bar:
         tasks = {}
 

@@ -64,6 +64,7 @@ def evaluate(
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
     keep: options.Keep = 1024,
+    max_pixels: options.MaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
@@ -95,6 +96,8 @@ def evaluate(
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
     if ignore_index is not None:
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
+    if max_pixels is not None:
+        protocol = protocol.model_copy(update={"max_pixels": options.pixels(max_pixels)})
     inference = options.make_inference(
         protocol, slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep
     )

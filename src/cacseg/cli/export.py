@@ -134,11 +134,12 @@ def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None, bands
     from cacseg.engine.export.quantise import evenly
     from cacseg.recipes.protocol import open_split
     from cacseg.runtime.bands import read_image
+    from cacseg.runtime.files import read_file
     from cacseg.runtime.inputs import find_images
 
     if paths:
         files = [one.path for one in find_images(paths)]
-        return [read_image(files[i].read_bytes(), str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
+        return [read_image(read_file(files[i]).content, str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
     if protocol is None:
         raise ValueError("int8 needs images to calibrate with, some dozens like those to come: --calibrate IMAGES.")
     split = open_split(protocol, "train")

@@ -76,6 +76,7 @@ def predict(
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
     keep: options.Keep = 1024,
+    max_pixels: options.MaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
@@ -95,7 +96,8 @@ def predict(
     be written.
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
-    windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
+    windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole. A file
+    that is decoded whole may have 256 megapixels; --max-pixels 1e9 allows more.
 
     A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
     order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. What was
@@ -129,7 +131,8 @@ def predict(
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
-    frames = open_stream(paths, output, carry, plain, save, worker)
+    most = options.pixels(max_pixels)
+    frames = open_stream(paths, output, carry, plain, save, worker, most)
     found = find_images(paths, output) if frames is None else []
     if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
         raise ValueError(
@@ -148,6 +151,7 @@ def predict(
     written |= {"coordinates": coordinates} if target == "geojson" else {}
     if frames is not None:
         how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
+        how |= {"max_pixels": most}
         predict_stream(backend, paths[0], frames, output, written, save=save, overwrite=overwrite, **how)
         return
     start, finish = time.perf_counter(), join_coco(output, backend.classes.names, save)
@@ -161,7 +165,7 @@ def predict(
         for item in others:
             if item.name in journal.rows or not item.path.is_file() or item.path.stat().st_size < LARGE_FILE:
                 continue
-            if (pixels := count_pixels(item.path)) > LARGE:
+            if LARGE < (pixels := count_pixels(item.path)) <= most:
                 advice = "" if tile else " Scores of it too, without --tile 1024."
                 note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.{advice}")
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
@@ -170,7 +174,15 @@ def predict(
             bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")
 
         small = predict_files(
-            backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
+            backend,
+            others,
+            journal,
+            save=save,
+            plain=plain,
+            batch=batch,
+            workers=workers,
+            max_pixels=most,
+            progress=update,
         )
     total = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start

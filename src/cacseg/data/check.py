@@ -23,6 +23,7 @@ from cacseg.data.layout import ALL, USUAL, Layout, Rules
 from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, OWN
 from cacseg.data.open import FileData, open_layout, open_split
 from cacseg.runtime.colours import Colour
+from cacseg.runtime.decode import check_header, max_bytes
 from cacseg.runtime.files import open_files
 
 PIECE = 16  # pairs that go to a process together
@@ -218,8 +219,10 @@ def _cut(data: FileData) -> str:
         return ""
     image = data.pairs[0].image
     try:
-        read = cv2.imdecode(np.frombuffer(data.files.read(image), np.uint8), cv2.IMREAD_UNCHANGED)
-    except (OSError, ValueError, cv2.error):
+        content = data.files.read(image, max_bytes(data.max_pixels))
+        check_header(content, image, data.max_pixels)
+        read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+    except (OSError, ValueError, MemoryError, cv2.error):
         return ""
     if read is None or read.dtype == np.uint8:
         return ""
@@ -258,6 +261,9 @@ def _check_pair(data: FileData, index: int) -> Found:
         image, labels = data.read(index)
     except (ValueError, OSError) as error:
         return str(error)
+    except (MemoryError, cv2.error) as error:
+        where, reason = data.files.where(data.pairs[index].image), " ".join(str(error).split())[:200]
+        return f"{where} and its labels did not fit into memory ({reason}). Try fewer --workers, or cut them."
     sums = None if data.bands is None else sums_of(image)
     return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256), sums
 

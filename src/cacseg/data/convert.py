@@ -55,7 +55,8 @@ def convert(
         opened.append(data)
     text = _check_names(classes, target, files.where(top))
     source: dict[str, Any] = {"root": str(Path(root).resolve()), "name": layout.name, "target": target}
-    source |= {"rules": list(rules), "classes": list(classes.names)}
+    made_by = [value for key, value in rules._asdict().items() if key != "max_pixels"]  # which may be raised meanwhile
+    source |= {"rules": made_by, "classes": list(classes.names)}
     is_finished = _holds(output, source)
     _holds(part, source)
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -189,7 +190,7 @@ def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolE
     """Reads back what was written: the same images and the same labels."""
     read_as = ALL if target == "coco" and split == "default" else split
     uncovered: Uncovered = "ignore" if target == "coco" else "background"
-    written = open_data(target, output, read_as, uncovered=uncovered)
+    written = open_data(target, output, read_as, uncovered=uncovered, max_pixels=data.max_pixels)
     names: Sequence[str] = [written.image_name(k) for k in range(len(written))]
     place = {name: k for k, name in enumerate(names)}
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -163,6 +164,11 @@ def train(
             )
         try:
             trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
+        except (RuntimeError, MemoryError) as error:
+            if (words := explain_reader(error)) is None:
+                raise
+            resume = f"continue with: cacseg train --resume -o {folder}" if last.exists() else "start the run again"
+            raise OSError(f"{words}; then {resume}") from error
         except (ValueError, OSError) as error:
             text, name = str(error), type(error).__name__
             if not text.startswith("Caught "):
@@ -170,6 +176,30 @@ def train(
             # Of a loader's worker, whose traceback is left out of the message.
             raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
+
+
+def explain_reader(error: BaseException) -> str | None:
+    """What happened to a worker of a loader that ended before its time, and what to do; None of any other error."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) and text.startswith("Caught MemoryError in DataLoader worker"):
+        how = "had no memory left"
+    elif "DataLoader worker" in text and "Bus error" in text:
+        return (
+            "a process that reads images found no shared memory left (bus error). Give the machine more of it (of "
+            "Docker: --shm-size 8g or --ipc host), or lower training.workers"
+        )
+    elif "DataLoader worker" in text and "Segmentation fault" in text:
+        return "a process that reads images crashed (segmentation fault). Look for the image with `cacseg data check`"
+    elif "DataLoader worker" in text and (found := re.search(r"killed by signal: (\w+)", text)):
+        how = f"was ended by the system (signal: {found[1]})"
+    elif "DataLoader worker" in text and "exited unexpectedly" in text:
+        how = "was ended by the system"
+    else:
+        return None
+    return (
+        f"a process that reads images {how}; the likely cause is that memory ran out. Lower training.workers, "
+        "training.batch or data.crop, or give the run more memory"
+    )
 
 
 def _make_trainer(**options: Any) -> Trainer:

@@ -24,6 +24,7 @@ from cacseg.engine.options import (
 )
 from cacseg.models import MODELS
 from cacseg.presets import DEFAULT, PresetName
+from cacseg.runtime.decode import MAX_PIXELS
 
 Size = Annotated[tuple[Count, Count], pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
 Sides = Annotated[tuple[Count, Count], pair("LONG,SHORT, e.g. 2048,512")]
@@ -118,6 +119,8 @@ class DataConfig(Section):
     """Of labels that are shapes: keep or drop classes that no image of any split has."""
     bands: Count | None = None
     """Images have so many, in the units of their files (16 bits, floats; TIFF, .npy, PNG); none: 8-bit colours."""
+    max_pixels: Annotated[int, Field(ge=1)] = MAX_PIXELS
+    """Of an image or of a file of labels, which are read whole; one with more is an error before it is decoded."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size

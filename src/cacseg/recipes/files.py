@@ -29,6 +29,7 @@ DECIDED = {
 RESUMABLE_CHANGES = frozenset(
     {
         "data.root",
+        "data.max_pixels",
         "model.weights",
         "model.backbone_weights",
         "model.pretrained",

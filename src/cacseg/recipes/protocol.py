@@ -78,7 +78,7 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
     assert data.val_share is not None
     split = data.train_split
     if data.root is not None and split == "train":
-        rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes, data.bands)
+        rules = Rules(**{key: getattr(data, key) for key in Rules._fields})
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
     return hold_out(_open(data, split, None), data.val_share, data.val_group)
@@ -109,6 +109,7 @@ def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
         crowd=data.crowd,
         empty_classes=data.empty_classes,
         bands=data.bands,
+        max_pixels=data.max_pixels,
         size=data.size,
         length=length,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from cacseg._files import (
     write_file,
 )
 from cacseg._text import read_csv, read_json
+from cacseg.runtime.files import stamp_of
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.shards import HASHES, Shard
 
@@ -92,16 +94,19 @@ class Journal:
         row = self.rows.get(item.name)
         if row is None:
             return False
-        if row[1] != str(item.path.resolve()):
+        if row[1] != os.path.realpath(item.path):
             raise FileExistsError(
                 f"{self.folder} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
                 "would get too. Give the same inputs as before, or another folder."
             )
-        return row[4:] == tuple(stamp(item.path).values())
+        try:
+            return row[4:] == tuple(stamp(item.path).values())
+        except OSError:  # who reads it says what is wrong with it
+            return False
 
     def add(self, item: Input, size: tuple[int, int], read: Mapping[str, str]) -> None:
         """After the files of an image are in place; `read` is its `stamp` from before it was read."""
-        row = (item.name, str(item.path.resolve()), str(size[1]), str(size[0]), *read.values())
+        row = (item.name, os.path.realpath(item.path), str(size[1]), str(size[0]), *read.values())
         try:
             with open_appending(self.index) as file:
                 file.write(to_csv([row]).encode("utf-8", "surrogateescape"))
@@ -177,8 +182,7 @@ class Journal:
 
 def stamp(path: Path) -> dict[str, str]:
     """Size and time of a file, by which a later change is noticed."""
-    found = path.stat()
-    return {"bytes": str(found.st_size), "modified_ns": str(found.st_mtime_ns)}
+    return stamp_of(path.stat())
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:

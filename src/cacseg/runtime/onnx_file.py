@@ -13,9 +13,13 @@ import numpy.typing as npt
 
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.bands import Pixels
+from cacseg.runtime.memory import check_scores
 from cacseg.runtime.result import Floats
 from cacseg.runtime.windows import slide
 
+SMALLER = (
+    "Export the model with --output classes, take a smaller --batch or --scale, or use --tile with the model itself."
+)
 METADATA = "cacseg"  # the key of the description in the file
 FORMAT = 1  # of that description
 NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "bands", "normalises", "output", "classifier"}
@@ -103,6 +107,9 @@ class OnnxBackend:
     ) -> list[Answer]:
         """As `Backend.predict`; `run` are onnxruntime's RunOptions, by which another thread can end it."""
         self.check(maps=maps, plain=plain)
+        shown = (views[0].shape[1], views[0].shape[2])
+        if self.has_maps:
+            check_scores(len(self.classes.names), [size, shown], len(views), SMALLER)
         images = np.stack(views)
         if not self.facts["normalises"]:
             images = np.nan_to_num(images * self._factor - self._shift, nan=0.0, posinf=0.0, neginf=0.0)
