@@ -1,10 +1,28 @@
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from cacseg._files import LOCK, acquire_lock, check_target, make_folder, open_folder, to_csv, write_file
+from cacseg._files import (
+    LOCK,
+    acquire_lock,
+    check_target,
+    make_folder,
+    open_folder,
+    scratch_folder,
+    to_csv,
+    write_file,
+)
+
+TAKE = """
+import os, pathlib, signal, sys
+from cacseg._files import scratch_folder
+with scratch_folder(pathlib.Path(sys.argv[1]), "writing") as folder:
+    (folder / "half").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
@@ -66,6 +84,23 @@ def test_a_locked_folder_is_one_process_alone(tmp_path):
     assert f"another process is testing in {tmp_path}" in other.stderr
     assert sorted(one.name for one in tmp_path.rglob("*")) == sorted([LOCK, ".mine.tmp", "a", "inner"])
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+
+
+def test_a_scratch_folder_is_gone_at_the_end_and_taken_over_after_a_kill(tmp_path):
+    target = tmp_path / ("x" * 250 + ".onnx")
+    with scratch_folder(target, "writing") as folder:
+        (folder / "half").write_bytes(b"half")
+        assert folder.parent == tmp_path
+        other = subprocess.run([sys.executable, "-c", TAKE, str(target)], capture_output=True, text=True)
+        assert f"another process is writing in {folder}" in other.stderr
+    assert list(tmp_path.iterdir()) == []
+    killed = subprocess.run([sys.executable, "-c", TAKE, str(target)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert [path.name for path in left.iterdir() if path.name != ".lock"] == ["half"]
+    with scratch_folder(target, "writing") as folder:
+        assert (folder, [path.name for path in folder.iterdir()]) == (left, [".lock"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_csv_quotes_where_needed():

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from campaign.corpus import TRAINING, small_model
 PATIENCE = 240.0  # seconds that a command may take
 IMAGES = 40
 FRESH = ("-m", "cacseg.cli")
-UNFINISHED = re.compile(r"\.tmp$|\.part|^\.[a-z0-9_]{8}$")
+UNFINISHED = re.compile(r"\.tmp$|\.part")
 STEPS = {"schedule.steps": 16, "training.validate_every": 4, "training.save_every": 2}
 
 
@@ -125,7 +126,7 @@ class Running:
         if self.pid == 0:
             code = 1
             try:
-                os.setsid()
+                os.setpgid(0, 0)
                 target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 for stream in (1, 2):
                     os.dup2(target, stream)
@@ -134,6 +135,8 @@ class Running:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)
+        with suppress(OSError):  # whichever of both comes first
+            os.setpgid(self.pid, self.pid)
 
     def poll(self) -> int | None:
         found, status = os.waitpid(self.pid, os.WNOHANG)

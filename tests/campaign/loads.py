@@ -449,6 +449,9 @@ def _tool(name: str, *targets: str, share: float = 1.0) -> Kind:
     )
 
 
+CHECKPOINT: tuple[Mutator, ...] = (*(edit_checkpoint,) * 8, *BYTES)
+HUB_FILES = ("config.json", "config.json", "README.md", "model.safetensors")
+
 KINDS: dict[str, Kind] = {
     "image": Kind("images", PICTURES, IMAGE, load_image, 12),
     "labels-index": Kind("labels/index", ("labels/**/*.png",), IMAGE, load_data, 6, beside=WHOLE),
@@ -459,14 +462,14 @@ KINDS: dict[str, Kind] = {
     "zip-bomb": Kind("labels/zip", ("data.zip",), (bomb_member,), partial(load_data, root="data.zip"), 0.1),
     "model": Kind("models", ("model.safetensors",), (edit_safetensors,) * 4 + BYTES[:6], load_model, 10),
     "weights": Kind("models", ("weights.pth", "old.pth"), BYTES + (mutate.edit_zip,) * 2, load_tensors, 6),
-    "checkpoint": Kind("runs/stopped", ("last.ckpt",), (edit_checkpoint,) * 8 + BYTES, load_checkpoint, 4, beside=WHOLE),
+    "checkpoint": Kind("runs/stopped", ("last.ckpt",), CHECKPOINT, load_checkpoint, 4, beside=WHOLE),
     "config": Kind("runs/run", ("config.json",), JSON_TEXT, load_config, 8, beside=("config.json", "scores.json")),
     "arms": Kind("runs/arms", ("arms.toml",), LINE_TEXT, load_arms, 5, also=("arm ", "arms ")),
     "journal": Kind("journal", ("*.csv", "*.json"), CSV_TEXT[:8] + BYTES + (by_format,), load_journal, 6, beside=WHOLE),
     "scores": Kind("runs/run", ("scores.json",), JSON_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "metrics": Kind("runs/run", ("metrics.csv",), CSV_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "evaluation": Kind("runs/evaluation", ("*.json", "*.csv"), (by_format,), load_report, 3, beside=WHOLE),
-    "comparison": Kind("runs/comparison", ("*.json", "**/*.json", "**/*.csv"), (by_format,), load_comparison, 2),
+    "comparison": Kind("runs/comparison", ("*.json", "**/*.json", "**/*.csv"), (by_format,), load_comparison, 2, beside=WHOLE),
     "bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_image, model="bands.safetensors"), 7, True),
     "bands-tiled": Kind("bands", ("*.tif",), IMAGE, partial(load_image, model="bands.safetensors", tile=True), 3, True),
     "coco": _tool("coco", "annotations/*.json", share=2),
@@ -477,10 +480,10 @@ KINDS: dict[str, Kind] = {
     "voc": _tool("voc", "labelmap.txt", "**/*.txt", "SegmentationClass/*.png", share=2),
     "roboflow-masks": _tool("masks", "**/*.csv", "**/*.png", share=1),
     "label-studio": _tool("label_studio", "*.json", "masks/*.png", share=2),
-    "hub": Kind("runs/hub", ("config.json", "config.json", "README.md", "model.safetensors"), (by_format,), load_hub, 4, True, beside=WHOLE),
+    "hub": Kind("runs/hub", HUB_FILES, (by_format,), load_hub, 4, True, beside=WHOLE),
     "onnx": Kind("models", ("*.onnx",), BYTES, load_onnx, 5, True),
     "export-metadata": Kind("models", ("*.onnx",), (edit_onnx_facts,), load_onnx, 5, True),
     "page": Kind("images", PICTURES, IMAGE, load_page, 5, True),
     "page-bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_page, model="bands.safetensors"), 2, True),
-    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image", "image")),
+    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image",)),
 }  # fmt: skip

