@@ -15,7 +15,7 @@ N ?= 1500
 KILLS ?= 50
 SEED ?= 0
 
-.PHONY: help demo test test-all lint types layers tests fuzz chaos browser gpu bench tables pictures format clean
+.PHONY: help demo test test-all lint types layers tests fuzz chaos audit browser gpu bench tables pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -53,6 +53,9 @@ fuzz: $(SETUP)  ## N damaged files through the functions of the commands: make f
 
 chaos: $(SETUP)  ## kill -9, full disks and a killed rank, compared with what was left alone: make chaos KILLS=50 SEED=1
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign.chaos --kills $(KILLS) --seed $(SEED) $(CHAOS)
+
+audit: $(SETUP)  ## ask PyPI for known weaknesses of every installed package
+	$(BIN)/python tools/audit.py
 
 browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
 	@for name in "$$CACSEG_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \

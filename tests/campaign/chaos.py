@@ -43,6 +43,7 @@ from campaign.jobs import (
     make_inputs,
     sets,
 )
+from campaign.machine import processor
 from campaign.workers import preload
 
 ENOUGH = 100 * 1024  # KiB, for whatever a job writes
@@ -270,7 +271,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if chosen.json:
         date = datetime.now(timezone.utc).date().isoformat()
-        facts = {"command": f"make chaos KILLS={chosen.kills} SEED={chosen.seed}", "date": date, "seed": chosen.seed}
+        facts = {
+            "command": f"make chaos KILLS={chosen.kills} SEED={chosen.seed}",
+            "date": date,
+            "seed": chosen.seed,
+            "processor": processor(),
+        }
         facts |= {"kills": dict(kills), "inside_writes": inside, "minutes": round(minutes, 1), "jobs": results}
         chosen.json.write_text(json.dumps(facts, indent=2) + "\n")
     return int(bool(bad))

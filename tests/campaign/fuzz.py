@@ -23,6 +23,7 @@ from typing import Any
 
 from campaign.corpus import make_corpus
 from campaign.loads import KINDS
+from campaign.machine import processor
 from campaign.workers import FINE, OUTCOMES, Case, Found, lay_out, parse_case, preload, run_cases
 
 LOADS = 1500
@@ -82,12 +83,6 @@ def record(results: Sequence[Found], seed: int, seconds: float, jobs: int) -> di
         "versions": {"cacseg": cacseg.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "kinds": counts,
     }
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.machine()
 
 
 def summary(results: Sequence[Found]) -> list[str]:

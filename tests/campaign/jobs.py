@@ -56,48 +56,20 @@ def _train(inputs: Path, output: Path, goes_on: bool) -> list[str]:
 
 
 def _compare(inputs: Path, output: Path, goes_on: bool) -> list[str]:
-    # Steps, loggers, devices and validations are the comparison's own.
-    own = [
-        one
-        for one in SETTINGS
-        if not one.startswith(
-            ("schedule.steps", "training.loggers", "training.devices", "training.accelerator", "data.resident")
-        )
-    ]
-    return [
-        "compare",
-        "synthetic",
-        "--arms",
-        "plain,tuned",
-        "--seeds",
-        "1",
-        "--steps",
-        "8",
-        "--devices",
-        "cpu",
-        "--no-report",
-        *sets(own),
-        "-o",
-        str(output),
-    ]
+    theirs = ("schedule.steps", "training.loggers", "training.devices", "training.accelerator", "data.resident")
+    own = sets([one for one in SETTINGS if not one.startswith(theirs)])
+    how = "--arms plain,tuned --seeds 1 --steps 8 --devices cpu --jobs 2 --no-report"
+    return ["compare", "synthetic", *how.split(), *own, "-o", str(output)]
 
 
 def _predict(inputs: Path, output: Path, goes_on: bool) -> list[str]:
-    model, how = (
-        inputs / "model.safetensors",
-        ["--confidence", "--format", "labelme", "--workers", "2", "--device", "cpu"],
-    )
-    return ["predict", str(model), str(inputs / "images"), "-o", str(output), *how]
+    how = "--confidence --format labelme --workers 2 --device cpu"
+    return ["predict", str(inputs / "model.safetensors"), str(inputs / "images"), "-o", str(output), *how.split()]
 
 
 def _export(inputs: Path, output: Path, goes_on: bool) -> list[str]:
-    return [
-        "export",
-        str(inputs / "model.safetensors"),
-        "-o",
-        str(output),
-        *(["--overwrite"] if output.exists() else []),
-    ]
+    again = ["--overwrite"] if output.exists() else []
+    return ["export", str(inputs / "model.safetensors"), "-o", str(output), *again]
 
 
 JOBS = {
