@@ -414,6 +414,7 @@ def edit_onnx_facts(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
 
 PICTURES = ("*.png", "*.jpg", "*.jpeg", "*.webp", "*.bmp", "*.tif", "*.tiff", "*.gif")
 NUMPY = (*IMAGE, edit_numpy_header)
+TEXTS = ("*.json", "**/*.json")
 WHOLE = ("**/*",)
 JSON_TEXT: tuple[Mutator, ...] = (
     *(mutate_json,) * 12,
@@ -469,7 +470,7 @@ KINDS: dict[str, Kind] = {
     "scores": Kind("runs/run", ("scores.json",), JSON_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "metrics": Kind("runs/run", ("metrics.csv",), CSV_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "evaluation": Kind("runs/evaluation", ("*.json", "*.csv"), (by_format,), load_report, 3, beside=WHOLE),
-    "comparison": Kind("runs/comparison", ("*.json", "**/*.json", "**/*.csv"), (by_format,), load_comparison, 2, beside=WHOLE),
+    "comparison": Kind("runs/comparison", (*TEXTS, "**/*.csv"), (by_format,), load_comparison, 2, beside=WHOLE),
     "bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_image, model="bands.safetensors"), 7, True),
     "bands-tiled": Kind("bands", ("*.tif",), IMAGE, partial(load_image, model="bands.safetensors", tile=True), 3, True),
     "coco": _tool("coco", "annotations/*.json", share=2),
