@@ -11,7 +11,11 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test test-all lint types layers tests browser gpu bench tables pictures format clean
+N ?= 1500
+KILLS ?= 50
+SEED ?= 0
+
+.PHONY: help demo test test-all lint types layers tests fuzz chaos audit browser gpu bench tables pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -43,6 +47,15 @@ tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked
 
 test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not gpu'
+
+fuzz: $(SETUP)  ## N damaged files through the functions of the commands: make fuzz N=10000 SEED=1, or REPEAT=1/zip/7
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign.fuzz $(if $(REPEAT),--repeat $(REPEAT),--loads $(N) --seed $(SEED)) $(FUZZ)
+
+chaos: $(SETUP)  ## kill -9, full disks and a killed rank, compared with what was left alone: make chaos KILLS=50 SEED=1
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign.chaos --kills $(KILLS) --seed $(SEED) $(CHAOS)
+
+audit: $(SETUP)  ## ask PyPI for known weaknesses of every installed package
+	$(BIN)/python tools/audit.py
 
 browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
 	@for name in "$$CACSEG_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \

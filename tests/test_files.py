@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 
@@ -11,9 +12,18 @@ from cacseg._files import (
     make_folder,
     open_appending,
     open_folder,
+    scratch_folder,
     to_csv,
     write_file,
 )
+
+TAKE = """
+import os, pathlib, signal, sys
+from cacseg._files import scratch_folder
+with scratch_folder(pathlib.Path(sys.argv[1]), "writing") as folder:
+    (folder / "half").write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
@@ -121,6 +131,23 @@ def test_of_a_link_the_target_stays(tmp_path):
         assert not (tmp_path / name).is_symlink()
     assert (tmp_path / "target").read_text() == "1"
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_scratch_folder_is_gone_at_the_end_and_taken_over_after_a_kill(tmp_path):
+    target = tmp_path / ("x" * 250 + ".onnx")
+    with scratch_folder(target, "writing") as folder:
+        (folder / "half").write_bytes(b"half")
+        assert folder.parent == tmp_path
+        other = subprocess.run([sys.executable, "-c", TAKE, str(target)], capture_output=True, text=True)
+        assert f"another process is writing in {folder}" in other.stderr
+    assert list(tmp_path.iterdir()) == []
+    killed = subprocess.run([sys.executable, "-c", TAKE, str(target)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    assert [path.name for path in left.iterdir() if path.name != ".lock"] == ["half"]
+    with scratch_folder(target, "writing") as folder:
+        assert (folder, [path.name for path in folder.iterdir()]) == (left, [".lock"])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_csv_quotes_where_needed():

@@ -367,6 +367,34 @@ def label_drawing() -> list[str]:
     return markdown_table(["", "measured"], rows)
 
 
+def recorded(found: Any) -> str:
+    """Command, machine and date of a campaign."""
+    return f"`{found['command']}`, {found['processor']}, {found['minutes']:.0f} minutes, {found['date']}."
+
+
+def damaged_files() -> list[str]:
+    """What came of the loads of `make fuzz`, by kind of file."""
+    found = timed("fuzz")
+    outcomes = list(found["kinds"]["all"])
+    rows = [
+        [kind, str(sum(counts.values())), *(str(counts[one]) for one in outcomes)]
+        for kind, counts in found["kinds"].items()
+    ]
+    extremes = f"The longest took {found['longest_seconds']:.1f} s, the largest {found['largest_mib']:.0f} MiB."
+    return [recorded(found), extremes, "", *markdown_table(["files", "loads", *outcomes], rows)]
+
+
+def killed_jobs() -> list[str]:
+    """What came of the jobs of `make chaos`."""
+    found = timed("chaos")
+    rows = []
+    for job in dict.fromkeys(one["job"] for one in found["jobs"]):
+        same = [one for one in found["jobs"] if one["job"] == job]
+        kills, equal = sum(len(one["kills"]) for one in same), sum(not one["problems"] for one in same)
+        rows.append([job, str(len(same)), str(kills), str(equal)])
+    return [recorded(found), "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]
+
+
 Table = Callable[[], list[str]]
 PAGES: dict[str, dict[str, Table]] = {
     "README.md": {"gains": readme_table, "steps": step_times, "costs": readme_costs},
@@ -390,6 +418,7 @@ PAGES: dict[str, dict[str, Table]] = {
     },
     "docs/export.md": {"models": export_differences, "onnx": onnx_times},
     "docs/data.md": {"label_formats": label_formats, "label_drawing": label_drawing},
+    "docs/faults.md": {"fuzz": damaged_files, "chaos": killed_jobs},
     "docs/ablations.md": {name: lambda name=name: ablation(name) for name in TABLES},
 }
 

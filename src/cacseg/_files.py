@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import os
 import re
 import secrets
+import shutil
 import stat
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -135,6 +137,26 @@ def acquire_lock(folder: Path, doing: str) -> IO[bytes]:
         raise OSError(f"another process is {doing} in {folder}. Wait for it, or end it, first.")
     remove_scratch(folder)
     return file
+
+
+@contextmanager
+def scratch_folder(target: Path, doing: str) -> Iterator[Path]:
+    """A folder beside `target` for what is unfinished, gone at the end.
+
+    That of a killed process is emptied and taken over by the next that writes the same file.
+    """
+    folder = target.with_name(f".{hashlib.blake2b(os.fsencode(target.name), digest_size=8).hexdigest()}.part")
+    make_folder(folder)
+    with acquire_lock(folder, doing):
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def lock_bytes(file: IO[bytes], start: int = 0, end: int | None = None, *, wait: bool = False) -> bool:

@@ -1,5 +1,6 @@
 """Exported models predict what the models predict, without torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -250,3 +251,51 @@ def test_files_that_are_refused(tmp_path):
         cacseg.Predictor(tmp_path / "later.onnx")
     with pytest.raises(ValueError, match="'cpu' or 'cuda'"):
         cacseg.Predictor(path, device="tpu")
+
+
+def edited(path, target, **facts):
+    graph = onnx.load(path)
+    described = json.loads(graph.metadata_props[0].value)
+    onnx.helper.set_model_props(graph, {"cacseg": json.dumps({**described, **facts})})
+    onnx.save(graph, target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "must"),
+    [
+        ("num_classes", "3", "whole number"),
+        ("num_classes", -1, "whole number"),
+        ("bands", 0.5, "whole number"),
+        ("class_names", ["sky", "road"], "3 names"),
+        ("class_names", ["sky", "road", 3], "3 names"),
+        ("palette", [[1, 2, 3], [4, 5, 6], [7, 8]], "3 colours"),
+        ("palette", [[1, 2, 3], [4, 5, 6], [7, 8, 300]], "3 colours"),
+        ("mean", [0.5], "3 numbers"),
+        ("mean", [float("nan")] * 3, "3 numbers"),
+        ("mean", [10**400] * 3, "3 numbers"),
+        ("std", [0.0, 1.0, 1.0], "above 0"),
+        ("normalises", 1, "true or false"),
+        ("output", "scores", "logits, probabilities, classes"),
+        ("classifier", None, "plain or context"),
+        ("scale", [512], "two whole numbers"),
+        ("window", [64, 64], "stride"),
+        ("output", "classes", "its network is not the one"),
+        ("normalises", False, "its network is not the one"),
+    ],
+)
+def test_a_description_that_does_not_hold_is_refused(key, value, must, tmp_path):
+    path = write_small(tmp_path / "whole.onnx", Small(3))
+    wrong = edited(path, tmp_path / "wrong.onnx", **{key: value})
+    with pytest.raises(ValueError, match=rf"wrong\.onnx cannot be read: .*{must}.*[Ee]xport"):
+        cacseg.Predictor(wrong)
+    assert cacseg.Predictor(path).backend.facts[key] is not value
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "null", "{", '{"format": 1}'])
+def test_a_description_of_no_use_is_refused(text, tmp_path):
+    graph = onnx.load(write_small(tmp_path / "whole.onnx", Small(3)))
+    onnx.helper.set_model_props(graph, {"cacseg": text})
+    onnx.save(graph, tmp_path / "wrong.onnx")
+    with pytest.raises(ValueError, match=r"wrong\.onnx cannot be read"):
+        cacseg.Predictor(tmp_path / "wrong.onnx")

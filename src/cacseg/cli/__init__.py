@@ -32,6 +32,9 @@ app = typer.Typer(
 )
 
 
+MISTAKES = (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError)  # of users: one line each
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         out.print(__version__, highlight=False)
@@ -71,7 +74,7 @@ def main() -> None:
     """
     try:
         app()
-    except (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError) as error:
+    except MISTAKES as error:
         if os.environ.get("CACSEG_TRACEBACK", "0") != "0":
             raise
         fail(str(error) or "there is not enough memory. Use a smaller batch, or fewer --workers.")

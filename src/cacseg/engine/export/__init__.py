@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from cacseg._checks import check_choice
-from cacseg._files import check_target
+from cacseg._files import check_target, scratch_folder
 from cacseg.adapters.converted import is_converted
 from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_file, write
 from cacseg.engine.export.module import (
@@ -156,8 +155,8 @@ def export(
         module = narrow(InferenceModule(inference_copy(model, plain=plain), described, multiple).to(device))
     progress("tracing")
     program = trace(module, device)
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
-        written = Path(scratch) / path.name
+    with scratch_folder(path, f"writing {path.name}") as scratch:
+        written = scratch / path.name
         progress("writing")
         write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
         if precision == "int8":
