@@ -323,7 +323,7 @@ def test_an_empty_split_and_nothing_but_ignored(tmp_path):
 
 
 def test_what_cannot_be_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"has no known layout.*ADEChallengeData2016"):
+    with pytest.raises(ValueError, match=r"has no known layout.*images,labels.*cacseg data list.*ade20k"):
         guess_name(tmp_path)
     trees.folder(tmp_path)
     with pytest.raises(ValueError, match=r"no split 'test'"):

@@ -30,24 +30,24 @@ Scale = Annotated[
     str | None,
     typer.Option(help="Longest and shortest side that images are fitted into, e.g. 2048,512; 'own' leaves them."),
 ]
-Slide = Annotated[str | None, typer.Option(help="Sliding windows of this size: 769, or HEIGHTxWIDTH.")]
-Stride = Annotated[str | None, typer.Option(help="From one window to the next: 513, or HEIGHTxWIDTH.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Whole images where the data set's protocol has windows.")]
+Slide = Annotated[str | None, typer.Option(help="Use sliding windows of this size: 769, or HEIGHTxWIDTH.")]
+Stride = Annotated[str | None, typer.Option(help="Step from one window to the next: 513, or HEIGHTxWIDTH.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Use whole images where the data set's protocol has windows.")]
 MultiScale = Annotated[
-    bool, typer.Option("--multi-scale", help="Ratios 0.5 to 1.75, each with its mirror image; probabilities averaged.")
+    bool, typer.Option("--multi-scale", help="Average probabilities over ratios 0.5 to 1.75, mirrored too.")
 ]
-Flip = Annotated[bool, typer.Option("--flip", help="With its mirror image, probabilities averaged.")]
+Flip = Annotated[bool, typer.Option("--flip", help="Average probabilities with the mirror image's.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images of one size that go together.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images of one size in a batch.")]
 Workers = Annotated[int, typer.Option(min=0, help="Threads that read ahead.")]
-WindowBatch = Annotated[int, typer.Option(min=1, help="Windows that go together.")]
+WindowBatch = Annotated[int, typer.Option(min=1, help="Windows in a batch.")]
 
 Tile = Annotated[
     int | None,
     typer.Option(help="Large images in tiles of so many pixels a side (a multiple of 32), with one context for all."),
 ]
-Overlap = Annotated[int, typer.Option(help="Of neighbouring tiles, in pixels (a multiple of 32).")]
+Overlap = Annotated[int, typer.Option(help="How far neighbouring tiles overlap, in pixels (a multiple of 32).")]
 TileContext = Annotated[
     str, typer.Option(help="image: one classifier from all tiles. tile: each tile has its own, from itself alone.")
 ]

@@ -21,7 +21,7 @@ SCORED = 100  # images of int8, unless --score says otherwise
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or a name on the Hub.")
+        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or a name on the Hub.")
     ],
     file: Annotated[Path, typer.Option("-o", "--file", help="The file to write: .onnx, or .pt2.")],
     file_format: Annotated[
@@ -60,7 +60,7 @@ def export(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a model for inference elsewhere: ONNX, torch.export or AOTInductor.
+    """Write a model as ONNX, torch.export or AOTInductor.
 
     \b
     cacseg export runs/mine -o mine.onnx                                 logits at the size of the image

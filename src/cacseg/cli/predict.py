@@ -23,32 +23,36 @@ LARGE_FILE = 2**20  # bytes: smaller files are not opened to count their pixels
 
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or an exported .onnx.")
+        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or an exported .onnx.")
     ],
     paths: Annotated[
-        list[str], typer.Argument(help="Images, folders of images, or globs in quotes; or a video, or camera:0.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGES", help="Images, folders of images, or globs in quotes; or a video, or camera:0."
+        ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder for the predictions; or a video of overlays, out.mp4.")
     ],
-    overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
+    overlays: Annotated[bool, typer.Option(help="Write the mask over the image, overlays/NAME.jpg.")] = True,
     confidence: Annotated[
-        bool, typer.Option("--confidence", help="The probability of the predicted class, 0 to 1 as 0 to 255.")
+        bool, typer.Option("--confidence", help="Write the probability of the predicted class, 0 to 1 as 0 to 255.")
     ] = False,
     entropy: Annotated[
-        bool, typer.Option("--entropy", help="Of the probabilities, over that of a uniform guess: 0 to 1 as 0 to 255.")
+        bool,
+        typer.Option("--entropy", help="Write the entropy of the probabilities, 0 (sure) to 1 (uniform) as 0 to 255."),
     ] = False,
     bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
     target: Annotated[
         str, typer.Option("--format", help="png; labelme, coco or geojson: polygons too, for labelling tools and maps.")
     ] = "png",
-    simplify: Annotated[float, typer.Option(min=0.0, help="Pixels that a polygon may be off its edge; 0: none.")] = 1.0,
+    simplify: Annotated[float, typer.Option(min=0.0, help="How far a polygon may be off its edge, in pixels.")] = 1.0,
     coordinates: Annotated[
         str, typer.Option(help="Of GeoJSON: wgs84, longitude and latitude; map, the image's own system; or pixels.")
     ] = "wgs84",
-    opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
+    opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="How opaque the overlay's colours are.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what OUTPUT holds.")] = False,
     shard: Annotated[
         str | None,
         typer.Option(help="3/8: the third of eight workers; by default from torchrun or a SLURM array. 1/1: all."),
@@ -79,7 +83,7 @@ def predict(
     max_pixels: options.MaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
-    """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
+    """Segment images, videos and large rasters.
 
     \b
     cacseg predict runs/mine photos -o out

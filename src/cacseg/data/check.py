@@ -119,8 +119,10 @@ def guess_name(root: str | Path) -> str:
         if LAYOUTS[name].top_in(files) is not None:
             return name
     if LAYOUTS["folder"].top_in(files) is None:
-        trees = "; ".join(f"{name}: {layout.tree}" for name, layout in LAYOUTS.items())
-        raise ValueError(f"{root} has no known layout. There are {trees}.")
+        raise ValueError(
+            f"{root} has no known layout. Images and masks of your own: {LAYOUTS['folder'].tree}. `cacseg data list` "
+            f"shows the others: {', '.join(LAYOUTS)}."
+        )
     for name in KNOWN_FOLDERS:
         top = LAYOUTS[name].top_in(files) or ""
         try:

@@ -150,7 +150,7 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
     if name not in LAYOUTS:
         raise ValueError(f"unknown data set {name!r}. There are {', '.join(DATA_SETS)}.")
     if root is None:
-        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}.")
+        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}: --root PATH.")
     files = open_files(root)
     tops = ((one, LAYOUTS[one].top_in(files)) for one in (OWN if name == "folder" else (name,)))
     name, top = next(((one, top) for one, top in tops if top is not None), (name, None))
