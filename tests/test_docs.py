@@ -156,6 +156,13 @@ def test_every_file_of_the_repository_that_is_named_exists(page):
         assert (ROOT / name).exists(), name
 
 
+def test_no_message_installs_cacseg_from_an_index():
+    """It is on none: a clone or a wheel is what a user has."""
+    sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in (".py", ".md")]
+    for path in (*sources, *(ROOT / page for page in PAGES)):
+        assert not re.search(r"pip install '?cacseg(?!-)", path.read_text()), path
+
+
 def test_the_readme_is_short():
     assert len(TEXTS["README.md"].splitlines()) <= 120
 
