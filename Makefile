@@ -28,7 +28,7 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes
 	$(BIN)/cacseg demo
 
-test: lint types layers tests  ## everything CI runs
+test: lint types layers tests docs  ## everything CI runs
 
 lint: $(SETUP)  ## ruff: format and lint
 	$(BIN)/ruff format --check .

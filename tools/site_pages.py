@@ -47,22 +47,23 @@ def command_pages() -> list[str]:
 
 def command_lines(name: str, command: Any, level: int) -> list[str]:
     """A heading, the help, and a table of arguments and options."""
-    rows = []
+    heading, rows = f"{'#' * level} {name}", []
     for one in command.params:
         described = getattr(one, "help", None) or ""
         if one.param_type_name == "argument":
-            rows.append(f"| `{(one.metavar or one.name).upper()}` | {cell(described)} |")
+            name = (one.metavar or one.name).upper().replace("|", "or")
+            rows.append(f"| `{name}` | {cell(described)} |")
         elif not getattr(one, "hidden", False):
             names = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
             rows.append(f"| {names} | {cell(described)}{default_of(one)} |")
     table = ["| | |", "|---|---|", *rows] if rows else []
-    return ["", f"{'#' * level} {name}", "", *help_lines(command.help or ""), "", *table]
+    return ["", heading, "", *help_lines(command.help or ""), "", *table]
 
 
 def default_of(option: Any) -> str:
     """The default, where it says something."""
     value = option.default
-    if option.required or isinstance(value, bool) or value in (None, (), []) or callable(value):
+    if option.required or isinstance(value, bool) or value in (None, "", (), []) or callable(value):
         return ""
     return f" Default: `{value}`."
 
