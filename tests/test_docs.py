@@ -145,7 +145,7 @@ def test_every_link_leads_somewhere(page):
 
 def test_the_site_has_every_page_once():
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    named = [page for section in site["nav"] for pages in section.values() for page in pages]
+    named = [page for section in site["nav"] for pages in section.values() for one in pages for page in one.values()]
     assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
