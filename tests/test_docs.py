@@ -20,7 +20,6 @@ from cacseg.models.summary import summarise
 from cacseg.presets import PRESETS
 from cacseg.recipes import find_recipe
 from cacseg.recipes.config import flat
-from cacseg.recipes.named import PAPER_DATA
 from cacseg.variants import VARIANTS
 
 ROOT = Path(__file__).parent.parent
@@ -194,17 +193,6 @@ def test_the_presets_in_the_docs_are_complete():
 
 def test_the_variants_in_the_docs_are_complete():
     assert set(re.findall(r"^\| ((?:loss|kl|cosine|design)_\S+) \|", TEXTS["docs/paper.md"], re.M)) == set(VARIANTS)
-
-
-def test_the_protocols_in_the_docs_are_those_of_the_recipes():
-    rows = []
-    for name, entry in PAPER_DATA.items():
-        data = entry.data
-        windows = "whole"
-        if data.window is not None:
-            windows = f"{data.window[0]}x{data.window[1]}, stride {data.stride[0]}x{data.stride[1]}"
-        rows.append(f"| `{name}` | {data.val_scale[0]}, {data.val_scale[1]} | {windows} |")
-    assert between(TEXTS["docs/evaluation.md"], "protocols")[2:] == rows
 
 
 def test_pictures_are_few_and_small_and_name_their_source():

@@ -1,7 +1,7 @@
 """Writes the measured tables of README.md and docs anew: make tables
 
 A table stands between <!-- NAME: ... --> and <!-- /NAME -->. Results come from docs/records, times and memory from
-benchmarks/results.
+benchmarks/results, the rest from the code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import code_tables as code
 import result_tables as results
 import time_tables as times
 
@@ -34,6 +35,8 @@ PAGES: dict[str, dict[str, Table]] = {
         "jobs": times.jobs,
         "cores": times.core_times,
     },
+    "docs/convert.md": {"supported": code.supported},
+    "docs/evaluation.md": {"protocols": code.protocols},
     "docs/models.md": {"blocks": times.blocks, "dilated": times.dilated_times},
     "docs/training.md": {"heads": results.heads, "balance": results.balance_table},
     "docs/large.md": {
@@ -49,6 +52,7 @@ PAGES: dict[str, dict[str, Table]] = {
         "label_formats": times.label_formats,
         "label_drawing": times.label_drawing,
         "throughput": times.throughput,
+        "layouts": code.layouts,
     },
     "docs/paper.md": {
         "models": results.paper_table,
