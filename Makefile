@@ -11,11 +11,14 @@ WORKERS ?= 2
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
+# The documentation site has a small environment of its own: it reads the sources and needs no torch.
+DOCS := .venv-docs
+
 N ?= 1500
 KILLS ?= 50
 SEED ?= 0
 
-.PHONY: help demo test test-all lint types layers tests fuzz chaos audit browser gpu bench tables pictures format clean
+.PHONY: help demo test test-all lint types layers tests fuzz chaos audit browser gpu bench docs tables pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -29,7 +32,7 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes
 	$(BIN)/cacseg demo
 
-test: lint types layers tests  ## everything CI runs
+test: lint types layers tests docs  ## everything CI runs
 
 lint: $(SETUP)  ## ruff: format and lint
 	$(BIN)/ruff format --check .
@@ -75,6 +78,17 @@ gpu: $(SETUP)  ## the tests that need a CUDA device
 bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
 	$(BIN)/cacseg bench loss --device cpu --batch 2
 
+$(DOCS)/.installed: Makefile constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	PIP_CONSTRAINT=constraints.txt $(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  mkdocs mkdocs-material 'mkdocstrings[python]' ruff typer rich
+	touch $@
+
+docs: $(DOCS)/.installed  ## the documentation site, in site/: open site/index.html
+	PYTHONPATH=src $(DOCS)/bin/python tools/site_pages.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 tables: $(SETUP)  ## write the measured tables of README and docs anew
 	$(BIN)/python tools/tables.py
 
@@ -86,4 +100,4 @@ format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) site .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,7 @@
 
     make pictures COMPARISON=runs/pictures RUN=runs/camvid DATA=data/camvid
 
-docs/figures.md has the commands that train them. Report, figures and page are those of `cacseg report`, `figures` and
+docs/report.md has the commands that train them. Report, figures and page are those of `cacseg report`, `figures` and
 `app`; Chromium takes the screenshots (`make browser` installs it).
 """
 

@@ -8,7 +8,7 @@ losses = cacseg.ContextLoss()(outputs, labels)           # named terms and their
 model = cacseg.convert(any_segmentation_model)           # of smp, torchvision, transformers, ...
 losses = model.loss(images, labels)
 
-model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cacseg[models]
+model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs the extra models
 losses = model.loss(images, labels)
 cacseg.train(model, dataset, val_share=0.2, folder="runs/mine")      # pairs of images and masks
 model.save("model.safetensors")
@@ -49,9 +49,9 @@ _MODULES = {
     "train": "training",
     "upsampled_cross_entropy": "ops",
 }
-NEEDED_BY = {
-    **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "cacseg[models]"),
-    **dict.fromkeys(("numpy", "PIL", "pydantic", "lightning"), "cacseg[train]"),
+NEEDED_BY = {  # by module, the extra that brings it
+    **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "models"),
+    **dict.fromkeys(("numpy", "PIL", "pydantic", "lightning"), "train"),
 }
 _PACKAGES = ("adapters", "functional", "models", "ops", "variants")
 
@@ -84,7 +84,10 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED_BY:
             raise
-        message = f"cacseg.{name} needs {error.name}, which is not installed: pip install '{NEEDED_BY[error.name]}'"
+        message = (
+            f"cacseg.{name} needs {error.name}, which is not installed. In the clone of cacseg run "
+            f"pip install -e '.[{NEEDED_BY[error.name]}]'"
+        )
         raise ModuleNotFoundError(message, name=error.name) from error
     return found if name in _PACKAGES else getattr(found, name)
 

@@ -29,22 +29,23 @@ class ContextAwareClassifier(nn.Module):
 
     Args:
         in_channels: channels d of the features.
-        num_classes: classes n. 1 is binary segmentation: one logit for each pixel, as for a sigmoid; inside there are
-            two classes, background and foreground, and so in `ContextLogits`. Labels are 0 and 1, or a mask.
+        num_classes: classes n. 1 is binary segmentation: it returns one logit for each pixel, for a sigmoid. Inside,
+            and in `ContextLogits`, there are two classes, background and foreground. Labels are 0 and 1, or a mask.
         bias: whether the plain classifier has a bias; the context classifiers have none.
         dropout: channel dropout, applied to the plain branch only.
-        scale: tau, the factor of the cosines.
-        preset: "tuned" (ours), "released" (the authors' code) or "paper"; fills in what is left None.
-        oracle_scope: oracle prototypes of each "image", or pooled over the "batch" on a device.
-        label_sampling: which pixel of its cell gives a feature its label: the first ("nearest"), or the one where
-            upsampling has the feature without ("centred") or with align_corners ("aligned").
-        zero_start: projectors start by giving 0, so that with a residual design A starts as C.
+        scale: tau, the factor on the cosines.
+        preset: "tuned" (ours), "released" (the authors' code) or "paper"; the default of every argument that is None.
+        oracle_scope: compute oracle prototypes for each "image", or pool them over the "batch" on a device.
+        label_sampling: the pixel that a feature takes its label from: the first of its cell ("nearest"), the middle one
+            ("centred"), or where upsampling with align_corners puts the feature ("aligned").
+        zero_start: initialise the projectors to return 0, so that with a residual design A starts as C.
         plain_similarity: "dot", or "cosine" (scaled by `scale`; needs bias=False).
-        context_similarity: "cosine" or "dot", of the context and the oracle classifier.
-        context_design, oracle_design: how prototypes and weight become a classifier, in `DESIGNS`; "none" drops it.
-        prototype_epsilon: added to the probabilities that context prototypes are divided by.
-        frozen_oracle: the oracle projector keeps its initial values (for losses that never train it).
-        ignore_index: the label that takes no part.
+        context_similarity: "cosine" or "dot", for the context and the oracle classifier.
+        context_design, oracle_design: how prototypes and weight become a classifier, a name in
+            `cacseg.designs.DESIGNS`; "none" removes that branch.
+        prototype_epsilon: added to the denominator of the context prototypes.
+        frozen_oracle: do not train the oracle projector (for losses that never reach it).
+        ignore_index: the label to ignore.
     """
 
     weight: nn.Parameter
@@ -103,9 +104,9 @@ class ContextAwareClassifier(nn.Module):
 
     @classmethod
     def from_conv(cls, conv: nn.Module, **arguments: Any) -> ContextAwareClassifier:
-        """The classifier in the place of a trained 1x1 convolution (or linear layer), with its weight and bias.
+        """A classifier with the weight and bias of a trained 1x1 convolution or linear layer.
 
-        `arguments` are those of the constructor but in_channels, num_classes and bias, which the convolution fixes.
+        `arguments` are those of the constructor, except in_channels, num_classes and bias.
         """
         classifier = cls(**arguments_of(cls, conv, arguments)).to(next(conv.parameters()))
         copy_values(conv, classifier.weight, classifier.bias)

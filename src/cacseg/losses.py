@@ -22,32 +22,33 @@ ENTROPY_SOURCES = ("oracle", "context", "plain")
 
 
 class ContextLoss(nn.Module):
-    """`loss(outputs, labels)` gives the named terms of Eq. (8) and their weighted sum, "total".
+    """`loss(outputs, labels)` returns the terms of Eq. (8) by name, and their weighted sum, "total".
 
         total = plain_weight CE(p) + context_weight CE(p_p) + oracle_weight CE(p_y) + kl_weight L_KL
 
-    and, where it has a weight as with "tuned", overlap_weight L_O, which is not of the paper.
+    The default preset, "tuned", adds overlap_weight L_O, which is not in the paper. As a sum of several losses, "total"
+    is larger than a cross-entropy: adapt gradient clipping and the learning rate of SGD.
 
-    The terms are returned as they are, before their weights; a term of weight 0 is not computed and given as 0.
-    `outputs` are what the classifier returned for the same labels; the logits are upsampled to the labels' size.
-    A batch whose pixels are all ignored gives 0 and zero gradients.
+    Terms are returned before their weights; a term of weight 0 is not computed and returned as 0. `outputs` are what
+    the classifier returned for the same labels; the logits are upsampled to the labels' size. A batch whose pixels are
+    all ignored gives 0 and zero gradients.
 
     Args:
-        preset: None takes the classifier's; a name must be the classifier's. Fills in what is left None (see
-            `cacseg.presets`).
+        preset: the default of every argument that is None (see `cacseg.presets`). Leave it out: it must be that of the
+            classifier.
         plain_weight, context_weight, oracle_weight, kl_weight: the weights of the four terms of Eq. (8).
-        overlap_weight: of a term "overlap", the soft Jaccard of the context logits (`functional.overlap_loss`) over the
-            images of one call. It knows no class weights and no smoothing.
+        overlap_weight: the weight of the soft Jaccard loss of the context logits (`functional.overlap_loss`) over the
+            images of one call. Class weights and label smoothing do not enter.
         distillation: "classwise_entropy" (Eq. 11), "classwise", "entropy" (Eq. 10) or "vanilla" (Eq. 7).
-        entropy_source: whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
-        distillation_scope: means within each "image", or over the pixels of the "batch" together.
-        soft_target_weight: the share of the oracle in the target, the rest is the one-hot label.
-        align_corners: in the upsampling of the plain and the oracle logits.
-        context_align_corners: in the upsampling of the context logits.
-        context_average: the context cross-entropy's mean over "labelled" pixels, or over "all".
-        ignore_index: the label that takes no part; the same as the classifier's.
+        entropy_source: the prediction whose entropy weighs the pixels: "oracle" (p_y), "context" (p_p) or "plain" (p).
+        distillation_scope: average within each "image", or over the pixels of the "batch" together.
+        soft_target_weight: the share of the oracle in the target; the rest is the one-hot label.
+        align_corners: how to upsample the plain and the oracle logits.
+        context_align_corners: how to upsample the context logits.
+        context_average: average the context cross-entropy over "labelled" pixels, or over "all".
+        ignore_index: the label to ignore; must be the classifier's.
         class_weights: a weight for each class in the three cross-entropies.
-        label_smoothing: in the three cross-entropies.
+        label_smoothing: label smoothing of the three cross-entropies.
     """
 
     class_weights: Tensor | None

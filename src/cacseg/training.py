@@ -66,34 +66,35 @@ def train(
     progress: bool = True,
     page: bool = True,
 ) -> Result:
-    """Trains a model on data that a Python program holds; afterwards it has the weights of last.safetensors.
+    """Trains a model, in place, on data that a Python program holds.
 
         model = cacseg.create_model("upernet", 5, backbone="mobilenetv2_100", head_channels=256)
         cacseg.train(model, dataset, val_share=0.2, folder="runs/mine", settings={"schedule.steps": 2000})
         best = cacseg.load("runs/mine")
 
-    The folder gets what that of `cacseg train` has, and report.html.
+    Afterwards the model has the weights of last.safetensors. The folder gets the files of `cacseg train`.
 
     Args:
-        model: of `cacseg.create_model` or `cacseg.load`.
-        train, validation: each any of the following; a dict of splits, or a saved one, holds both.
+        model: a model of `cacseg.create_model` or `cacseg.load`.
+        train, validation: data of one of these kinds; a dict of splits, or a saved one, holds both.
 
-            - with a length and an index, as torch's Dataset, whose samples are pairs (image, mask) or dicts with both.
-              Images are pictures of Pillow's, or 8 bits [H, W, 3] or [3, H, W]; masks are pictures, or whole numbers
-              [H, W]. Nothing is resized or normalised, and an index always gives the same.
+            - a torch Dataset or a list, whose samples are pairs (image, mask) or dicts with both. Images are Pillow's,
+              or 8 bits [H, W, 3] or [3, H, W]; masks are Pillow's, or integers [H, W]. Do not resize or normalise them,
+              and return the same sample for the same index.
             - a Dataset of Hugging Face, or the folder that its save_to_disk wrote.
             - what `cacseg.data.open_data` returns.
-        folder: of this run.
-        class_names, palette: of the classes; None is those of the model, else their numbers and our colours.
-        ignore_index: the number in the masks that marks ignored pixels.
-        names: of the training images, by which they are held out; None is their places.
+        folder: the folder of this run.
+        class_names, palette: names and colours of the classes; by default those of the model, else numbers and our
+            colours.
+        ignore_index: the value in the masks that marks ignored pixels.
+        names: names of the training images, by which `val_share` chooses; by default their positions.
         val_share, val_group: without `validation`, hold out this share of the images; as data.val_share and
             data.val_group of `cacseg train`.
-        transform: in place of ours, of Albumentations, of torchvision.transforms.v2, or a function of an image and its
-            mask; see `cacseg.data.own_transform.OwnTransform`.
-        settings: those of `cacseg train --set`, {"schedule.steps": 2000}, changes of the recipe `folder`; the model's
-            are arguments of `create_model`.
-        resume: continue the run in the folder, as it was started.
+        transform: replaces our augmentation: of Albumentations, of torchvision.transforms.v2, or a function of an image
+            and its mask; see `cacseg.data.own_transform.OwnTransform`.
+        settings: as of `cacseg train --set`, e.g. {"schedule.steps": 2000}; changes to the recipe `folder`. Settings of
+            the model are arguments of `create_model`.
+        resume: continue the run in the folder.
         report: callback for progress messages.
         progress: whether progress is shown.
         page: whether report.html is written at the end.

@@ -3,8 +3,8 @@
     classifier, loss = cacseg.variants.build("design_d", in_channels=512, num_classes=150)
 
 A row says only how it differs from the method itself (`loss_f` = `kl_e` = `cosine_d` = `design_#`). Figures are the
-paper's mIoU on ADE20K, UPerNet with Swin-Tiny, single scale. The tables are the paper's, so is the default preset;
-with "tuned" all rows but those of the fixed classifier alone have its loss for overlap as well.
+paper's mIoU on ADE20K, UPerNet with Swin-Tiny, single scale. The default preset is "paper"; "tuned" adds its
+soft-Jaccard loss to all rows but those of the fixed classifier alone.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from transformers.models.auto import modeling_auto
 
 from architectures import segmentation, smp
 from cacseg.adapters import SUPPORTED
-from cacseg.adapters.supported import as_markdown
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -48,13 +47,6 @@ def test_every_class_of_transformers_has_a_row():
     assert pixels <= {name for name, row in rows.items() if row.seam}
     assert masks <= {name for name, row in rows.items() if row.refusal}
     assert all(isinstance(getattr(transformers, name), type) for name in pixels | masks)
-
-
-def test_the_documentation_shows_the_table():
-    text = (ROOT / "docs" / "convert.md").read_text()
-    found = re.search(r"<!-- supported:.*?-->\n(.*?)<!-- /supported -->", text, re.DOTALL)
-    assert found
-    assert found[1].strip() == as_markdown()
 
 
 def test_the_before_and_after_of_the_readme():

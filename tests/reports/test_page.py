@@ -166,9 +166,9 @@ def test_several_runs_are_described_below_the_title():
     page = make_page(Report("three", runs))
     about = page.partition("</h1>")[2].partition("<main>")[0]
     assert "tuned: context-aware, preset tuned; 10 steps of 8 crops of 96x96 on grass." in about
-    assert "overlap: plain with the loss for overlap" in about
-    assert page.count("which no prediction has") == 0  # there is no oracle
-    assert page.count("classifiers made for each image") == 1
+    assert "overlap: plain with the soft-Jaccard loss" in about
+    assert page.count("an upper bound") == 0  # there is no oracle
+    assert page.count("a classifier made for each image") == 1
     assert make_page(Report("one", runs[:1])).partition("<main>")[0].count("crops of") == 0
 
 

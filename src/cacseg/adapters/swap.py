@@ -42,33 +42,32 @@ def convert(
     auxiliary_weight: float | None = None,
     **classifier_arguments: Any,
 ) -> Any:
-    """Puts a context-aware classifier where the model's features become class scores, in place; returns the model.
+    """Replaces the layer that turns features into class scores by a context-aware classifier, in place.
 
-    The rest of the model is as it was, and so is the trained weight of the old classifier. The converted model has
-    `model(images)` (the same type and size of output, from the context logits), `model.loss(images, labels)`,
-    `model.plain(images)`, `model.seam`, and `cacseg.restore(model)` makes it the original again.
+    Returns the model. The rest of it stays as it was, and so does the trained weight of the old classifier. The
+    converted model has `model(images)` (the same type and size of output, from the context logits),
+    `model.loss(images, labels)`, `model.plain(images)` and `model.seam`; `cacseg.restore(model)` undoes the conversion.
 
-    A classifier with one channel is binary segmentation: the model goes on returning one channel, for a sigmoid; labels
-    are 0 and 1, or a mask of bools or floats, [b, H, W] or [b, 1, H, W].
+    A classifier with one channel is binary segmentation: the model still returns one channel, for a sigmoid. Labels are
+    0 and 1, or a mask of bools or floats, [b, H, W] or [b, 1, H, W].
 
     Args:
-        model: of segmentation_models_pytorch, torchvision, transformers or mmsegmentation (docs/convert.md lists the
-            architectures), or any nn.Module.
-        seam: the name of the convolution to replace, such as "decode_head.conv_seg". None: the known one of the
-            architecture; for an unknown one, the last 1x1 convolution on the way to the output, found by running the
-            model once and reported.
-        example: images for that run; None for random ones, [1, 3, 64, 64].
+        model: a model of segmentation_models_pytorch, torchvision, transformers or mmsegmentation (docs/convert.md
+            lists the architectures), or any nn.Module.
+        seam: the name of the layer to replace, such as "decode_head.conv_seg". By default the known one of the
+            architecture; in other models the last 1x1 convolution before the output, found by running the model once,
+            and logged.
+        example: images for that run; by default random ones, [1, 3, 64, 64].
         saved: a folder, or a name on the Hugging Face Hub, that `save_pretrained` or `push_to_hub` of a converted
-            model wrote; `model` is what its library's own `from_pretrained` makes of it. Seam, arguments and
-            projectors are then those of the saved model; loss and auxiliary arguments that are given come first.
-        loss_arguments: of `ContextLoss`.
-        auxiliaries: the names of further convolutions that make scores, for a loss of their own (deep supervision);
-            those of the architectures in docs/convert.md are known.
-        auxiliary_weight: of the cross-entropies of auxiliary classifiers, where the model has some; None for what the
-            config of a model of transformers or the heads of mmsegmentation say, else 0.4.
-        classifier_arguments: of `ContextAwareClassifier`. The loss has its `preset` and `ignore_index`. With the preset
-            "tuned" classifier and losses have a feature where the model's own upsampling of the scores has it, with
-            `align_corners=True` as without.
+            model wrote; pass the `model` that the library's own `from_pretrained` returns. Seam, arguments and
+            projectors come from there; loss and auxiliary arguments can be overridden.
+        loss_arguments: arguments of `ContextLoss`.
+        auxiliaries: names of further classifiers, each of which gets a cross-entropy (deep supervision); those of the
+            architectures in docs/convert.md are known.
+        auxiliary_weight: the weight of the auxiliary cross-entropies; by default what the config of transformers or the
+            heads of mmsegmentation say, else 0.4.
+        classifier_arguments: arguments of `ContextAwareClassifier`. The loss shares its `preset` and `ignore_index`.
+            With the preset "tuned" the losses upsample as the model does, with or without `align_corners`.
     """
     told = Arguments(seam, classifier_arguments, dict(loss_arguments or {}), auxiliaries, auxiliary_weight)
     projectors = None
@@ -149,7 +148,7 @@ def convert(
 
 
 def restore(model: nn.Module) -> Any:
-    """Makes a converted model the original again, in place, with the weights as they are now; returns the model."""
+    """Undoes `convert` in place, keeping the current weights; returns the model."""
     if not isinstance(model, ConvertedModel) or not is_converted(model):
         raise TypeError(f"restore needs a model that cacseg.convert returned; got {type(model).__name__}.")
     seam, dropout, auxiliaries, *_ = model.conversion

@@ -59,20 +59,20 @@ class SegmentationModel(nn.Module, HubModel):
     Images are [b, c, H, W] of any size, normalised with `mean` and `std` by the caller. Labels are [b, H, W].
 
     Args:
-        backbone: images in, a pyramid of maps out.
-        head: the pyramid in, features out (`OCRNet`: the auxiliary's logits too).
-        classifier: a `ContextAwareClassifier`, or the `PlainClassifier` that it is compared with.
-        auxiliary: its cross-entropy, times `auxiliary_weight`, joins the total; None leaves it out.
+        backbone: maps images to a pyramid of features.
+        head: maps the pyramid to the classifier's features (`OCRNet` also takes the auxiliary logits).
+        classifier: a `ContextAwareClassifier`, or a `PlainClassifier` as the baseline.
+        auxiliary: a head whose cross-entropy, times `auxiliary_weight`, is added to the total.
         criterion: the losses of a context-aware classifier.
-        mean, std: what images must be normalised with, for pixels in [0, 1]; of `bands` in their own units.
-        auxiliary_average: that cross-entropy's mean over "labelled" pixels, or over "all"; None is that of the
-            classifier's preset, and "labelled" with a plain classifier.
+        mean, std: what images must be normalised with, for pixels in [0, 1], or for `bands` in their own units.
+        auxiliary_average: average that cross-entropy over "labelled" pixels, or over "all"; by default as the preset of
+            the classifier says, "labelled" with a plain one.
         stride, auxiliary_stride: pixels from one feature, and from one of the auxiliary's logits, to the next, where
             the backbone gives maps of padded images (`crops_padding=False`); None where maps end with the image.
-        ignore_index, class_weights, label_smoothing: of the plain and the auxiliary cross-entropy; the criterion
-            has its own.
-        overlap_weight: of `ops.overlap_loss` beside the cross-entropy of a plain classifier; a criterion has its own.
-        bands: that images have, in the units of their files; None: red, green, blue bytes, or channels of one's own.
+        ignore_index, class_weights, label_smoothing: for the plain and the auxiliary cross-entropy; the criterion has
+            its own.
+        overlap_weight: the weight of `ops.overlap_loss` with a plain classifier; the criterion has its own.
+        bands: how many bands images have, in the units of their files; None for 8-bit colours or channels of your own.
     """
 
     class_weights: Tensor | None
@@ -127,7 +127,7 @@ class SegmentationModel(nn.Module, HubModel):
         return "context" if adapts else "plain"
 
     def features(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b d h w"]:
-        """What the classifier reads."""
+        """The features that the classifier reads."""
         return self._decode(images, with_auxiliary=False)[0]
 
     def forward(
@@ -155,7 +155,7 @@ class SegmentationModel(nn.Module, HubModel):
         return self.upsample_logits(logits(self.features(images)), images.shape[2:])
 
     def oracle(self, images: Float[Tensor, "b c H W"], labels: Int[Tensor, "b H W"]) -> Float[Tensor, "b n H W"]:
-        """The logits of the classifier that knows the labels, the paper's upper bound."""
+        """The logits of the oracle, a classifier made from the labels: the paper's upper bound."""
         if not isinstance(self.classifier, ContextAwareClassifier):
             raise ValueError("a plain classifier has no oracle logits. Create the model with classifier='context'.")
         labels = self.pad_labels(labels, images, self.stride)
@@ -166,9 +166,9 @@ class SegmentationModel(nn.Module, HubModel):
     ) -> dict[str, Float[Tensor, "b n h w"]]:
         """The logits of every classifier that the model has, from one pass, at the size of the features.
 
-        "plain"; "context" and the "mean" of both probabilities where the classifier adapts; and with labels, of any
-        resolution, "oracle", from each image's own prototypes. `default_output` names the model's own, and
-        `upsample_logits` brings them to the size of the images.
+        "plain"; with a context-aware classifier also "context" and "mean", the mean of both probabilities; with labels
+        (of any resolution) also "oracle", from each image's own prototypes. `default_output` names what the model
+        returns; `upsample_logits` brings logits to the size of the images.
         """
         features = self.features(images)
         classifier = self.classifier
@@ -218,9 +218,9 @@ class SegmentationModel(nn.Module, HubModel):
         return describe(arguments, self.class_names, self.palette)
 
     def predict(self, images: Any, **options: Any) -> Any:
-        """The `Result` of an image (a path, a PIL image, an array, a tensor), or a list of results of a list of them.
+        """The `Result` of an image (a path, a PIL image, an array, a tensor), or the results of a list of images.
 
-        `options` are those of `cacseg.Predictor`, which is what to keep for many calls; the model moves to its device.
+        `options` are those of `cacseg.Predictor`; keep one for many calls. The model moves to its device.
         """
         import cacseg
 
@@ -228,7 +228,7 @@ class SegmentationModel(nn.Module, HubModel):
             return cacseg.Predictor(self, **options)(images)
 
     def synchronise_batch_norm(self) -> SegmentationModel:
-        """Batch statistics over all devices, in place, for distributed training.
+        """Synchronises batch normalisation over all devices, in place, for distributed training.
 
         torch's own conversion would drop the activations that timm fuses into some of its normalisations.
         """

@@ -35,11 +35,11 @@ def load(
     """A saved model, with its class names and palette, in evaluation mode.
 
         load("model.safetensors")        a file of model.save
-        load("runs/mine")                the folder of a run: its best model, or the last where there is no best yet
+        load("runs/mine")                the folder of a run: its best model, else its last
         load("folder")                   a folder of model.save_pretrained
-        load("owner/name")               a name on the Hugging Face Hub, where no such path is here
+        load("owner/name")               a name on the Hugging Face Hub, if there is no such path
 
-    The other arguments are those of huggingface_hub, for names on the Hub alone.
+    The other arguments are those of huggingface_hub, for names on the Hub only.
     """
     path = find_weights(source, HubOptions(revision, cache_dir, token, local_files_only, force_download))
     file, arguments = read_model_file(path)

@@ -105,54 +105,51 @@ def create_model(
     classifier_arguments: Mapping[str, Any] | None = None,
     loss_arguments: Mapping[str, Any] | None = None,
 ) -> SegmentationModel:
-    """The model of that name, with random weights unless told otherwise.
+    """Creates a model by name, with random weights by default.
 
         create_model("upernet_swin_tiny", num_classes=150)
         create_model("upernet", num_classes=19, backbone="convnext_tiny")
 
-    `model.arguments` keeps the arguments, filled in, as JSON would: `create_model(**model.arguments)` builds the
-    same model without loading any weights.
+    `create_model(**model.arguments)` builds the same model again, without loading weights.
 
     Args:
         name: a name in `MODELS`, or a head ("fcn", "deeplabv3plus", "upernet", "ocrnet") with a `backbone`.
         num_classes: classes n.
         classifier: "context", or "plain" for the 1x1 convolution of the baseline.
-        backbone: timm's name of a backbone with maps of the strides 4, 8, 16, 32; for a head alone.
+        backbone: with the name of a head: a backbone of timm with maps of the strides 4, 8, 16, 32.
         in_channels: channels of the images.
-        bands: images have so many bands in the units of their files (16 bits, floats), and mean and std are in these
-            units, 0 and 1 where they are not given. Sets `in_channels`; the first layer of given weights is adapted as
-            timm does.
-        head_channels: d, of the head's features, which the classifier reads; the paper's models have 512. A small
-            backbone is well served by 128, at a fraction of the time.
+        bands: number of bands, for images in the units of their files (16 bits, floats). `mean` and `std` are then in
+            these units, by default 0 and 1. Sets `in_channels`; pretrained first layers are adapted as timm does.
+        head_channels: channels d of the features that the classifier reads; the paper's models have 512. For a small
+            backbone 128 is enough, at a fraction of the time.
         pretrained: whether timm downloads weights for the backbone.
         backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
             metadata may state the padding, mean and std that go with them.
-        auxiliary, auxiliary_weight: whether an auxiliary head adds its loss, and how much of it; OCRNet cannot do
-            without the head.
-        auxiliary_average: its mean over "labelled" pixels, or over "all", ignored ones counted in the denominator;
-            None is the preset's, with a plain classifier too.
-        preset: "tuned", "released" or "paper", of the classifier and its losses (see `cacseg.presets`).
-        overlap_weight: of a soft-Jaccard loss, `cacseg.overlap_loss`; None is the preset's, and 0 with a plain
-            classifier.
-        ignore_index: the label that takes no part.
-        class_weights, label_smoothing: of every cross-entropy.
-        dropout: on the way to the plain and the auxiliary logits; None is 0.1, for OCRNet 0.
-        output_stride: 32, or by dilation 16 or 8; None is the model's own, for a head alone 32.
-        dilations: of the branches of DeepLabV3+; None is 12, 24, 36. Each should be smaller than the maps of the
-            crops, crop / output_stride.
+        auxiliary, auxiliary_weight: whether to add the loss of an auxiliary head, and its weight; OCRNet needs the
+            head.
+        auxiliary_average: average that loss over "labelled" pixels, or over "all", where ignored pixels count in the
+            denominator; by default as the preset says, also with a plain classifier.
+        preset: "tuned", "released" or "paper", for the classifier and its losses (see `cacseg.presets`).
+        overlap_weight: the weight of the soft-Jaccard loss, `cacseg.overlap_loss`; by default as the preset says, 0
+            with a plain classifier.
+        ignore_index: the label to ignore.
+        class_weights, label_smoothing: for every cross-entropy.
+        dropout: channel dropout of the plain and the auxiliary branch; by default 0.1, for OCRNet 0.
+        output_stride: 32, or by dilation 16 or 8; by default the model's own, for a head alone 32.
+        dilations: dilations of DeepLabV3+'s branches, by default 12, 24, 36. Each should be smaller than
+            crop / output_stride.
         dilated_blocks: which blocks of each stage of a MobileNetV2 dilate at a stride of 8 or 16: the "first" alone, as
-            in the reference and its checkpoints, or "all", which keeps what ImageNet weights read in training. "auto"
-            is "all" at a stride of 8, else "first"; other backbones take it alone.
-        drop_path: of the backbone; None is the model's own, for a head alone 0.
-        padding: "same" for backbone weights that were trained in TensorFlow; None is what the file of
+            in the reference and its checkpoints, or "all", as ImageNet weights were trained. "auto" is "all" at a
+            stride of 8, else "first". Other backbones take "auto" only.
+        drop_path: stochastic depth of the backbone; by default the model's own, for a head alone 0.
+        padding: "same" for backbone weights that were trained in TensorFlow; by default what the file of
             `backbone_weights` states, else "".
-        pad_to_stride: with padding="same" the feature grid shifts with the size of the image, so images are padded to
-            a multiple of the output stride and logits cropped. False leaves that out. Images for networks that take
-            certain sizes alone are always padded.
-        mean, std: that images will be normalised with; None is what that file states, else what timm's weights were
+        pad_to_stride: with padding="same" the feature grid shifts with the size of the image, so pad images to a
+            multiple of the output stride and crop the logits. Networks that accept only certain sizes always get padded
+            images.
+        mean, std: what images will be normalised with; by default what that file states, else what timm's weights were
             trained with.
-        classifier_arguments, loss_arguments: further ones of `ContextAwareClassifier` and `ContextLoss`, as in
-            `cacseg.variants`.
+        classifier_arguments, loss_arguments: further arguments of `ContextAwareClassifier` and `ContextLoss`.
     """
     architecture = find_architecture(name, backbone)
     if bands is not None:

@@ -25,7 +25,7 @@ def overlap_loss(
     label_sampling: LabelSampling = "centred",
     impl: Implementation = "auto",
 ) -> Float[Tensor, ""]:
-    """Soft Jaccard: how far the probabilities q of each class are from covering its pixels, and these alone.
+    """Soft Jaccard loss: 1 - soft intersection over union of the probabilities q and the labels M.
 
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
 

@@ -18,15 +18,15 @@ GROUPS = {"rare, below 1 %": (0.0, 1.0), "1 to 5 %": (1.0, 5.0), "frequent, abov
 LEAST_SEEDS = 3  # for a claim: of two numbers the scatter says too little
 WORDS = {
     "tuned": "the context-aware classifier",
-    "overlap": "plain with the loss for overlap alone",
+    "overlap": "plain with the soft-Jaccard loss",
     "unadapted": "one classifier for all images with the losses of tuned",
 }
 
 
 OUTPUTS = {  # of one model
     "plain": "one classifier for all images",
-    "context": "classifiers made for each image from what the plain one finds there",
-    "oracle": "classifiers made from the labels of the image, which no prediction has",
+    "context": "a classifier made for each image from the plain prediction",
+    "oracle": "a classifier made from the labels of the image: an upper bound",
 }
 
 

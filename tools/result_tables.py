@@ -1,0 +1,169 @@
+"""Tables of results, from docs/records: what `cacseg compare` and `cacseg ablate` wrote, and the paper's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from cacseg.reports.comparison import CELL, ablation_table, averaged, grouped_classes, plus_minus
+from cacseg.reports.tables import markdown_table
+
+RECORDS = Path(__file__).resolve().parent.parent / "docs" / "records"
+KEPT_ASIDE = {
+    "city": "Cityscapes, 19 classes, 512x256",
+    "ccp": "Clothing Co-Parsing, 59 classes",
+    "lmf": "LabelMeFacade, 8 classes",
+}
+DATA = {"camvid": "CamVid", "msrc21": "MSRC-21", "cityscapes_small": "Cityscapes, part, 512x256"}
+MODELS = {
+    "upernet on mobilenetv2_100": "UPerNet-MobileNetV2",
+    "upernet": "UPerNet-MobileNetV2",
+    "upernet on tf_efficientnet_lite2": "UPerNet-EfficientNet-Lite2",
+    "fcn on mobilenetv2_100": "FCN-MobileNetV2",
+}
+TITLES = {"overlap": "plain, soft Jaccard", "unadapted": "`tuned`, one classifier for all"}
+ARMS = ("plain", "overlap", "paper", "released", "unadapted", "tuned")
+HEADS = {
+    "deeplabv3plus": "DeepLabV3+, 512 channels",
+    "fcn": "FCN, 512",
+    "upernet": "UPerNet, 512",
+    "upernet_256": "UPerNet, 256",
+    "upernet_128": "UPerNet, 128",
+}
+
+
+def shown_as(line: Any) -> str:
+    """A mean, and in brackets its difference from plain at equal seeds."""
+    difference = f" ({plus_minus(line.difference, line.difference_error, '+')})"
+    return f"{line.mean:.1f}" + ("" if line.arm == "plain" else difference)
+
+
+def titles(arms: Iterable[str]) -> list[str]:
+    return [TITLES.get(arm, arm if arm == "plain" else f"`{arm}`") for arm in arms]
+
+
+def shipped() -> pd.DataFrame:
+    rows = pd.read_csv(RECORDS / "results.csv")
+    return rows[(rows["own"] == "yes") & (rows["split"] == "val")]
+
+
+def kept_aside() -> pd.DataFrame:
+    rows = pd.read_csv(RECORDS / "kept_aside.csv").replace({"arm": {"plain_overlap": "overlap"}})
+    return rows[rows["own"] == "yes"].rename(columns={"miou": "mean_iou"})
+
+
+def gains(rows: pd.DataFrame, data: dict[str, str], arms: tuple[str, ...]) -> list[list[str]]:
+    """Data, model, steps, and the mIoU of each arm; three seeds or nothing."""
+    found = []
+    for (name, model, steps), lines in averaged(rows, "plain", "mean_iou", CELL).groupby(CELL, sort=False):
+        of_arm = {line.arm: shown_as(line) for line in lines.itertuples() if line.seeds >= 3}
+        found.append([data[name], MODELS[model], str(steps), *(of_arm.get(arm, "") for arm in arms)])
+    return sorted(found, key=lambda row: list(data.values()).index(row[0]))
+
+
+def gains_table() -> list[str]:
+    return markdown_table(["data", "model", "steps", *titles(ARMS)], gains(shipped(), DATA, ARMS))
+
+
+def kept_aside_table() -> list[str]:
+    arms = ("plain", "overlap", "released", "tuned")
+    return markdown_table(["data", "model", "steps", *titles(arms)], gains(kept_aside(), KEPT_ASIDE, arms))
+
+
+def readme_table() -> list[str]:
+    """Two data sets that no choice was made on, one where the loss alone gives the gain, one without any."""
+    arms, main = ("plain", "overlap", "tuned"), shipped()
+    main = main[main["model"] == "upernet on mobilenetv2_100"]
+    rows = gains(kept_aside(), KEPT_ASIDE, arms) + gains(main, DATA, arms)
+    shown = [row for row in rows if row[0] in (KEPT_ASIDE["city"], KEPT_ASIDE["ccp"], "CamVid", "MSRC-21")]
+    header = ["data", "steps", "plain", "plain with the soft-Jaccard loss", "context-aware"]
+    return markdown_table(header, [[row[0], *row[2:]] for row in shown])
+
+
+def balance_table() -> list[str]:
+    """`data.balance` beside plain and `tuned`, where the comparison had it: all classes, and the rare ones."""
+    arms = ("plain", "plain_balance", "tuned", "tuned_balance")
+    whole = averaged(shipped(), "plain", "mean_iou", CELL).assign(group="all classes")
+    groups = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    rows = []
+    for (name, model, steps, group), lines in pd.concat([whole, groups]).groupby([*CELL, "group"], sort=False):
+        of_arm = {line.arm: shown_as(line) for line in lines.itertuples()}
+        if set(arms) <= set(of_arm) and not group.startswith("frequent"):
+            rows.append([f"{DATA[name]}, {MODELS[model]}, {steps} steps", group, *(of_arm[arm] for arm in arms)])
+    header = ["data", "classes", "plain", "plain, balanced", "`tuned`", "`tuned`, balanced"]
+    return markdown_table(header, sorted(rows))
+
+
+def group_table() -> list[str]:
+    """The mean IoU of classes by their share of the labels, UPerNet-MobileNetV2."""
+    rows = []
+    lines = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    lines = lines.sort_values("data", key=lambda one: one.map(list(DATA).index), kind="stable")
+    for (name, model, steps, group), of_group in lines.groupby([*CELL, "group"], sort=False):
+        if model != "upernet on mobilenetv2_100":
+            continue
+        of_arm = {line.arm: shown_as(line) for line in of_group.itertuples() if line.seeds >= 3}
+        rows.append([f"{DATA[name]}, {steps} steps: {group}", *(of_arm.get(arm, "") for arm in ARMS)])
+    return markdown_table(["classes by their share of the labels", *titles(ARMS)], rows)
+
+
+def class_table() -> list[str]:
+    """Of the classes of Cityscapes, kept aside, those whose IoU `tuned` changes by more than five points."""
+    rows, arms = [], ("plain", "plain_overlap", "released", "tuned")
+    recorded = pd.read_csv(RECORDS / "street_scenes_classes.csv")
+    lines = averaged(recorded[recorded["own"] == "yes"], "plain", "iou", ["class"])
+    for name, of_class in lines.groupby("class", sort=False):
+        of_arm = {line.arm: line for line in of_class.itertuples()}
+        if abs(of_arm["tuned"].difference) > 5.0:
+            rows.append([str(name), *(shown_as(of_arm[arm]) for arm in arms)])
+    return markdown_table(["IoU", *titles(("plain", "overlap", "released", "tuned"))], rows)
+
+
+def adapting_table() -> list[str]:
+    """`tuned` beside arms that share its losses and do not adapt, paired by seed."""
+    both = pd.concat([kept_aside(), shipped()])
+    against = {}
+    for base in ("overlap", "unadapted"):
+        lines = averaged(both, base, "mean_iou", CELL)
+        for line in lines[(lines["arm"] == "tuned") & (lines["pairs"] >= 3)].itertuples():
+            cell = line.data, line.model, line.steps
+            against.setdefault(cell, {})[base] = plus_minus(line.difference, line.difference_error, "+")
+    names = {**KEPT_ASIDE, **DATA}
+    rows = [
+        [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
+        for (data, model, steps), found in against.items()
+    ]
+    return markdown_table(["mIoU of `tuned` beside", *titles(("overlap", "unadapted"))], rows)
+
+
+def ablation(name: str) -> list[str]:
+    table = ablation_table(pd.read_csv(RECORDS / f"ablation_{name}.csv"), name)
+    return markdown_table(table.header, table.rows)
+
+
+def heads() -> list[str]:
+    """Time beside the first head's, of runs that shared one GPU."""
+    rows = pd.read_csv(RECORDS / "heads.csv")
+    shown = rows.pivot_table(index="arm", columns="data", values=["mean_iou", "peak_mib", "seconds"], sort=False)
+    seconds = shown["seconds"] / shown["seconds"].loc["deeplabv3plus"]
+    found = []
+    for arm, title in HEADS.items():
+        mious = [f"{shown['mean_iou', data][arm]:.1f}" for data in ("camvid", "msrc21")]
+        memory = f"{shown['peak_mib', 'camvid'][arm] / 1024:.1f} GiB"
+        found.append([title, *mious, f"{seconds['camvid'][arm]:.2f}x", memory])
+    return markdown_table(["head on MobileNetV2", "CamVid", "MSRC-21", "time", "GPU memory"], found)
+
+
+def paper_table() -> list[str]:
+    """The paper's main table: mIoU, plain -> context, at one scale and at several."""
+    columns = ("ade20k", "ade20k_ms", "cocostuff164k", "cocostuff164k_ms")
+    rows = []
+    for row in pd.read_csv(RECORDS / "paper.csv").to_dict("records"):
+        cells = [f"{row[f'{one}_plain']:.2f} -> {row[f'{one}_context']:.2f}" for one in columns]
+        rate = f"{row['fps_plain']:.2f} -> {row['fps_context']:.2f}"
+        rows.append([f"`{row['model']}`", *cells, rate])
+    header = ["recipe `DATA/MODEL`", "ADE20K", "ADE20K, multi-scale", "COCO-Stuff", "COCO-Stuff, multi-scale", "fps"]
+    return markdown_table(header, rows)

@@ -1,0 +1,261 @@
+"""Tables of time and memory, from benchmarks/results: what `cacseg bench ... --json` and the scripts there wrote."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from cacseg.reports.tables import markdown_table
+
+TIMES = Path(__file__).resolve().parent.parent / "benchmarks" / "results"
+OURS = "plain, upsampled_cross_entropy"
+
+
+def timed(name: str) -> Any:
+    return json.loads((TIMES / f"{name}.json").read_text())
+
+
+def cost(rows: dict[str, Any], name: str) -> str:
+    """A row's time beside plain, and its memory where that was measured."""
+    row = rows[name]
+    if name == "plain":
+        return f"{row['time_ms']:.1f} ms" + ("" if row["memory_mib"] is None else f", {row['memory_mib']:.0f} MiB")
+    shown = f"{row['time_ratio']:.2f}x" if row["time_ratio"] > 1.1 else f"{row['time_ratio']:.3f}x"
+    return shown + ("" if row["memory_ratio"] is None else f", {row['memory_ratio']:.2f}x")
+
+
+def readme_table() -> list[str]:
+    """Training steps with the auxiliary head, and inference as a CUDA graph."""
+    rows = []
+    for entry in timed("h200_step"):
+        if entry["auxiliary"]:
+            cells = [cost(entry["rows"], name) for name in ("plain", OURS, "context")]
+            rows.append([f"training step, {entry['dtype']}", *cells])
+    (entry,) = [one for one in timed("h200_infer") if (one["size"], one["mode"]) == (512, "graph")]
+    rows.append(
+        ["inference, bfloat16, one image, CUDA graph", *(cost(entry["rows"], name) for name in ("plain", "context"))]
+    )
+    rows[-1].insert(2, "")
+    return markdown_table(["", "plain", "plain, `upsampled_cross_entropy`", "context-aware"], rows)
+
+
+def core_times() -> list[str]:
+    """Classifier and loss on two cores of a CPU."""
+    places = {"arm_cpu_float32": "Arm Neoverse-N1, 2026-11-18", "cpu_float32": "Intel Xeon, 2026-11-15"}
+    rows = []
+    for file, place in places.items():
+        found = timed(file)["rows"]
+        rows.append(
+            [place, *(cost(found, name) if name in found else "" for name in ("plain", OURS, "tuned", "released"))]
+        )
+    return markdown_table(["two cores", "plain", OURS, "`tuned`", "`released`"], rows)
+
+
+def loss_times() -> list[str]:
+    rows = []
+    for index, dtype in enumerate(("float32", "bfloat16")):
+        eager, graph = timed(f"h200_{dtype}")["rows"], timed("h200_loss_graph")[index]["rows"]
+        names = ("plain", OURS, "tuned", "released", "paper", "looped")
+        rows.append([f"{dtype}, eager", *(cost(eager, name) for name in names)])
+        rows.append([f"{dtype}, CUDA graph", *(cost(graph, name) for name in names[:-1]), ""])
+    return markdown_table(
+        ["time, memory", "plain", OURS, "`tuned`", "`released`", "`paper`", "`released`, looped"], rows
+    )
+
+
+def step_times() -> list[str]:
+    rows = []
+    for entry in timed("h200_step"):
+        title = f"{entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'}"
+        rows.append([title, *(cost(entry["rows"], name) for name in ("plain", OURS, "context"))])
+    return markdown_table(["", "plain", "plain, `upsampled_cross_entropy`", "context-aware (`tuned`)"], rows)
+
+
+def inference_times() -> list[str]:
+    rows, modes = [], {"eager": "eager", "graph": "CUDA graph"}
+    for entry in timed("h200_infer"):
+        both = entry["rows"]
+        rates = [f"{1e3 / both[name]['time_ms']:.1f}" for name in ("plain", "context")]
+        title = f"{entry['size']}, {modes[entry['mode']]}"
+        rows.append([title, *rates, *(cost(both, name) for name in ("plain", "context"))])
+    return markdown_table(["size, mode", "plain, fps", "context, fps", "plain", "context"], rows)
+
+
+def onnx_times() -> list[str]:
+    """Exported models in ONNX Runtime on a CPU."""
+    rows = []
+    for entry in timed("onnx"):
+        both = entry["rows"]
+        title = f"{entry['model']}, {entry['size']}x{entry['size']}, {entry['classes']} classes"
+        rows.append([title, *(cost(both, name) for name in ("plain", "context"))])
+    return markdown_table(["model", "plain", "context"], rows)
+
+
+def export_differences() -> list[str]:
+    """How far the ONNX file of each model is from the model, at both sizes and over the range of the logits."""
+    rows = []
+    for name, found in timed("export_models")["models"].items():
+        differences = [f"{check['difference']:.1e}" for check in found["checks"]]
+        share = max(check["difference"] / check["allowed"] for check in found["checks"])
+        rows.append([f"`{name}`", f"{found['size_mib']:.0f}", *differences, f"{share:.2f}"])
+    return markdown_table(["model", "MiB", "1 x 130x97", "3 x 75x144", "of allowed"], rows)
+
+
+def blocks() -> list[str]:
+    rows = [
+        [
+            f"{row['stride']}, {row['blocks']}".replace("32, all", "32"),
+            f"{row['miou']:.1f}",
+            f"{row['correlation']:.2f}",
+        ]
+        for row in timed("dilated_blocks")["rows"]
+    ]
+    return markdown_table(["stride, dilated blocks", "mIoU", "correlation"], rows)
+
+
+def jobs() -> list[str]:
+    """Images a second of whole jobs, on the machines where they were measured."""
+    found = []
+    for name, place in (("h200", "H200, bfloat16"),):
+        for kind in ("train", "predict"):
+            for row, rate in timed(f"{name}_{kind}")["rows"].items():
+                found.append([f"{kind}, {place}: {row}", f"{rate['images_per_second']:.3g}", f"{rate['ratio']:.2f}x"])
+    return markdown_table(["", "images a second", ""], found)
+
+
+def large_images(name: str) -> list[str]:
+    """Time and memory; where the record says so, what the features of all tiles would take."""
+    shown = {"features_mib": "features of all tiles", "peak_mib": "peak memory"}
+    found = timed(name)["rows"]
+    keys = [key for key in shown if key in found[0]]
+    rows = [
+        [f"{row['side']}x{row['side']}", *(f"{row[key]:.0f} MiB" for key in keys), f"{row['seconds']:.0f} s"]
+        for row in found
+    ]
+    return markdown_table(["image", *(shown[key] for key in keys), "time"], rows)
+
+
+def tiled_heads() -> list[str]:
+    """How far tiles are from the whole image."""
+    names = {"fcn": "FCN", "deeplabv3plus": "DeepLabV3+", "ocrnet": "OCRNet", "upernet": "UPerNet"}
+    rows = []
+    for row in timed("tile_exactness")["rows"]:
+        cells = [
+            [f"{100 * row[name][key]:.1f} %" for name in ("plain", "context")] for key in ("changed", "mean_difference")
+        ]
+        rows.append([names[row["head"]], *cells[0], *cells[1]])
+    return markdown_table(["", "pixels, plain", "pixels, context", "logits, plain", "logits, context"], rows)
+
+
+def side_rates() -> list[str]:
+    """What large jobs do beside the network."""
+    found = timed("rates")
+    names = {
+        "read, deflate": "reading windows of a tiled TIFF, deflate",
+        "read, jpeg": "reading windows of a tiled TIFF, JPEG",
+        "empty pixels, deflate": "which pixels are empty, by a value of the bands",
+        "empty pixels, jpeg": "which pixels are empty, of a file that marks none",
+        "write masks": "writing masks by blocks",
+    }
+    rows = [[names[key], f"{rate:.0f} megapixels a second"] for key, rate in found["megapixels_per_second"].items()]
+    files = f"{found['files']:,}"
+    rows.append([f"listing a folder of {files} files and sharing it out", f"{found['seconds']['list']:.0f} s"])
+    rows.append([f"merging eight indexes of {found['files'] // 8:,} rows", f"{found['seconds']['merge']:.0f} s"])
+    return markdown_table(["rate", "measured"], rows)
+
+
+def shard_rates() -> list[str]:
+    """Workers on one machine beside one; empty until `benchmarks/shards.py -o shards.json` was run there."""
+    if not (TIMES / "shards.json").is_file():
+        return []
+    found, rows = timed("shards"), []
+    base = next(iter(found["rates"].values()))
+    for workers, rates in found["rates"].items():
+        ratio = statistics.median(one / first for one, first in zip(rates, base, strict=True))
+        others = f"{max(found['cores_of_others'][workers]):.2f}"
+        rows.append([workers, f"{statistics.median(rates):.2f}", f"{ratio:.2f}x", others])
+    return markdown_table(["workers", "images a second", "", "cores that others took at most"], rows)
+
+
+def carried_context() -> list[str]:
+    rows = [
+        [row["row"], f"{100 * row['miou']:.2f}", f"{100 * row['flicker']:.2f} %"] for row in timed("arm_carry")["rows"]
+    ]
+    return markdown_table(["", "mIoU", "flicker"], rows)
+
+
+def dilated_times() -> list[str]:
+    rows = []
+    for entry in timed("h200_dilated_time"):
+        first, every = (entry["rows"][name] for name in ("first", "all"))
+        times = f"{first['time_ms']:.1f} ms", f"{every['time_ms']:.1f} ms, {every['time_ratio']:.2f}x"
+        rows.append([entry["precision"], *times])
+    return markdown_table(["", '"first"', '"all"'], rows)
+
+
+def label_formats() -> list[str]:
+    """The training pipeline with the labels of CamVid in each format, beside index PNGs."""
+    found = timed("label_formats")
+    exact, near = (found[name] for name in ("exact", "simplified"))
+    rows = []
+    for one, other in zip(exact["rows"], near["rows"], strict=True):
+        cells = [f"{row['images_per_second']:.0f}, {row['ratio']:.2f}x" for row in (one, other)]
+        rows.append([one["labels"], *cells])
+    corners = [f"{run['corners_per_image']:,.0f} corners an image" for run in (exact, near)]
+    return markdown_table(["labels", *corners], rows)
+
+
+def label_drawing() -> list[str]:
+    """What it takes to open a large COCO file, and how much others draw otherwise."""
+    found = timed("label_formats")
+    opening = found["opening"]
+    title = f"COCO of {opening['annotations']:,} annotations, {opening['file_mb']:.0f} MB: opened"
+    rows = [[title, f"{opening['seconds']:.1f} s, {opening['peak_mb']:.0f} MB at most"]]
+    rows += [
+        [f"pixels that {name} draws otherwise", f"{100 * s:.2f} %"] for name, s in found["drawn_otherwise"].items()
+    ]
+    return markdown_table(["", "measured"], rows)
+
+
+def throughput() -> list[str]:
+    """The training pipeline beside mmsegmentation's on the same files."""
+    result = timed("data_pipeline")
+    rows = []
+    for kind, title in (
+        ("ours", "cacseg"),
+        ("theirs", f"mmsegmentation {result['versions']['theirs']['mmsegmentation']}"),
+    ):
+        speeds, median = result["rounds"][kind], result["images_per_second"][kind]
+        ratio = f"{result['ratio']:.2f}x" if kind == "ours" else "1x"
+        rows.append([title, f"{median:.1f}", f"{min(speeds):.1f} to {max(speeds):.1f}", ratio])
+    return markdown_table(["pipeline", "images a second a core", "range", ""], rows)
+
+
+def recorded(found: Any) -> str:
+    """Command, machine and date of a campaign."""
+    return f"`{found['command']}`, {found['processor']}, {found['minutes']:.0f} minutes, {found['date']}."
+
+
+def damaged_files() -> list[str]:
+    """What came of the loads of `make fuzz`, by kind of file."""
+    found = timed("fuzz")
+    outcomes = list(found["kinds"]["all"])
+    rows = [
+        [kind, str(sum(counts.values())), *(str(counts[one]) for one in outcomes)]
+        for kind, counts in found["kinds"].items()
+    ]
+    extremes = f"The longest took {found['longest_seconds']:.1f} s, the largest {found['largest_mib']:.0f} MiB."
+    return [recorded(found), extremes, "", *markdown_table(["files", "loads", *outcomes], rows)]
+
+
+def killed_jobs() -> list[str]:
+    """What came of the jobs of `make chaos`."""
+    found = timed("chaos")
+    rows = []
+    for job in dict.fromkeys(one["job"] for one in found["jobs"]):
+        same = [one for one in found["jobs"] if one["job"] == job]
+        kills, equal = sum(len(one["kills"]) for one in same), sum(not one["problems"] for one in same)
+        rows.append([job, str(len(same)), str(kills), str(equal)])
+    return [recorded(found), "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]
