@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cacseg._text import parse_json
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.result import Floats
@@ -176,7 +176,7 @@ def _providers(onnxruntime: Any, device: str) -> list[str]:
 
 def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
     try:
-        facts = json.loads(metadata[METADATA])
+        facts = parse_json(metadata[METADATA])
         if facts["format"] != FORMAT:
             raise ValueError(f"its description has the format {facts['format']!r}, this version reads {FORMAT}")
         if missing := NEEDED - set(facts):
