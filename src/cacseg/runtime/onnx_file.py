@@ -14,6 +14,7 @@ from cacseg._text import parse_json
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.result import Floats
+from cacseg.runtime.seal import check_seal
 from cacseg.runtime.windows import slide
 
 METADATA = "cacseg"  # the key of the description in the file
@@ -52,6 +53,7 @@ class OnnxBackend:
             raise ModuleNotFoundError(message, name=error.name) from error
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no file {path}. Write one with `cacseg export MODEL -o {path}`.")
+        check_seal(Path(path))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if threads is not None:
