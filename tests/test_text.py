@@ -59,4 +59,4 @@ def test_values_in_errors_are_short():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    assert shorten(deep) == "[[[[[[...]]]]]]"
+    assert shorten(deep) == "[[[[[[[...]]]]]]]"

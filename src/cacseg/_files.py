@@ -35,7 +35,10 @@ def write_file(
     path = Path(path)
     check_target(path, overwrite)
     if isinstance(content, str):
-        content = content.encode("utf-8", "surrogateescape")
+        try:
+            content = content.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{path} cannot be written: its text holds half a character ({error}).") from error
     scratch = scratch_beside(path)
     try:
         with scratch.open("xb") as file:
@@ -96,6 +99,15 @@ def make_folder(path: Path) -> None:
         raise OSError(f"the folder {path} cannot be made ({error}). Choose another.") from error
     if not os.access(path, os.W_OK):
         raise PermissionError(f"the folder {path} cannot be written to. Choose another.")
+
+
+def check_there(folder: Path) -> None:
+    """Before a run adds to its folder: one that was removed is not made again, with half of what was in it."""
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{folder} was removed while something ran in it: there is nothing left to go on from. Start again, in a "
+            "folder that stays."
+        )
 
 
 def open_folder(path: Path, overwrite: bool) -> None:

@@ -55,7 +55,7 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     shapes = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
     found = zlib.crc32(json.dumps([sorted(metadata.items()), shapes]).encode())
     for name in names:
-        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return f"crc32:{found:08x}"
 
 

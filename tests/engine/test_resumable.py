@@ -147,3 +147,14 @@ def test_a_run_is_not_resumed_from_half_a_checkpoint(saved, tmp_path):
         run(tmp_path, STEPS + 1, resume=True, **options)
     assert (tmp_path / "last.ckpt").read_bytes() == before
     assert json.loads(whole["scores"])["step"] == STEPS
+
+
+def test_flipped_bytes_of_a_checkpoint_are_found(saved, tmp_path):
+    """Torch writes checksums and does not look at them."""
+    path = tmp_path / "last.ckpt"
+    AtomicFiles().save_checkpoint(saved[0], path)
+    whole = path.read_bytes()
+    for place in (len(whole) // 3, len(whole) // 2, len(whole) * 2 // 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"last\.ckpt cannot be read \(the checksum of \S+ is another\)"):
+            read_checkpoint(path)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg._files import LOCK, acquire_lock, make_folder, write_file
+from cacseg._text import read_json
 from cacseg.data.class_list import NO_CLASS, ClassList, parse_classes
 from cacseg.data.layout import ALL, Rules, Uncovered
 from cacseg.data.open import FileData, check_listing, open_data, open_layout, open_split
@@ -110,7 +111,7 @@ def _holds(folder: Path, source: dict[str, Any]) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     state = folder / STATE
-    if not folder.is_dir() or not state.is_file() or json.loads(state.read_text()) != source:
+    if not folder.is_dir() or not state.is_file() or read_json(state, dict) != source:
         raise FileExistsError(f"{folder} holds files of something else. Choose another folder.")
     return True
 

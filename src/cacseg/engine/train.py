@@ -45,6 +45,10 @@ from cacseg.functional._precision import matmul_precision
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
 
 
+# What gloo, NCCL and torch's store say when a process is gone.
+LOST = re.compile(r"gloo|NCCL|TCPStore|[Cc]onnection (closed|reset|refused)|Broken pipe|remote process")
+
+
 class Result(NamedTuple):
     """How a run ended."""
 
@@ -175,6 +179,15 @@ def train(
                 raise
             # Of a loader's worker, whose traceback is left out of the message.
             raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error
+        except RuntimeError as error:
+            if trainer.world_size == 1 or not LOST.search(str(error)):
+                raise
+            said = " ".join(str(error).split())[:160]
+            raise ConnectionError(
+                f"another process of this run was lost ({said}). Was it killed, or out of memory? "
+                "Continue from the last checkpoint, on as many devices or fewer: "
+                f"cacseg train --resume -o {folder}"
+            ) from error
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
 
 

@@ -82,7 +82,7 @@ def list_names(names: list[str]) -> str:
 
 
 def _read_pickled(path: Path) -> Any:
-    if zipfile.is_zipfile(path) and any(name.endswith("/constants.pkl") for name in zipfile.ZipFile(path).namelist()):
+    if _is_program(path):
         raise ValueError(f"{path} is a TorchScript program, not a file of weights. Save its state_dict() instead.")
     try:
         placeholders = _placeholders(path)
@@ -103,6 +103,14 @@ def _read_pickled(path: Path) -> Any:
             f"{path} cannot be read ({reason}): it is damaged, or holds objects beside its weights. Was the download "
             "or the copy cut short?"
         ) from error
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError):  # torch.load says what is wrong
+        return False
 
 
 def _placeholders(path: Path) -> list[Any]:

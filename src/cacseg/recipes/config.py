@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from cacseg._checks import ask, did_you_mean
+from cacseg._text import parse_json, shorten
 from cacseg.data.layout import Crowd, EmptyClasses, Overlap, Uncovered
 from cacseg.engine.options import (
     Count,
@@ -209,7 +209,7 @@ def validated(values: Mapping[str, Any]) -> Config:
             else:
                 own = problem["type"] == "value_error"
                 words = words.removeprefix("Value error, ") if own else words.lower()
-                wrong.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
+                wrong.setdefault(key, f"{key}: {words}; got {shorten(problem['input'])}" if key else words)
         raise ValueError(" ".join([*unknown, *(["; ".join(wrong.values()) + "."] if wrong else [])])) from None
 
 
@@ -247,8 +247,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     for candidate in (value, f"[{value}]"):
         if candidate == value or "," in value:
             try:
-                return key, json.loads(candidate)
-            except json.JSONDecodeError:
+                return key, parse_json(candidate)
+            except ValueError:
                 continue
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cacseg._files import open_appending
+from cacseg._files import check_there, open_appending
 from cacseg.recipes.compare import RUNS, Run, is_finished
 from cacseg.recipes.config import change
 from cacseg.recipes.files import CONFIG
@@ -110,6 +110,7 @@ def train_runs(
     try:
         while waiting or busy:
             while waiting and slots:
+                check_there(folder)
                 run, slot = waiting.popleft(), slots.pop()
                 here, there = context.Pipe()
                 device = machine.devices[slot % len(machine.devices)] if machine.devices else ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from cacseg._text import read_json
 from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.data.hold_out import hold_out
@@ -24,7 +24,7 @@ def data_of_run(weights: Path) -> DataConfig | None:
     file = weights.parent / CONFIG
     if is_run(weights.parent):
         return read_config(file).config.data
-    stated = json.loads(file.read_text()).get("data") if file.is_file() else None
+    stated = read_json(file, dict).get("data") if file.is_file() else None
     try:
         return None if stated is None else DataConfig.model_validate({**stated, "root": None})
     except (ValueError, TypeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cacseg._text import parse_json
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.memory import check_scores
 from cacseg.runtime.result import Floats
+from cacseg.runtime.seal import check_seal
 from cacseg.runtime.windows import slide
 
 SMALLER = (
@@ -59,6 +60,7 @@ class OnnxBackend:
             raise ModuleNotFoundError(message, name=error.name) from error
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no file {path}. Write one with `cacseg export MODEL -o {path}`.")
+        check_seal(Path(path))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if threads is not None:
@@ -191,7 +193,7 @@ def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
     if METADATA not in metadata:
         raise ValueError(f"{path} does not say what it is: it was not written by `cacseg export`.")
     try:
-        facts = json.loads(metadata[METADATA])
+        facts = parse_json(metadata[METADATA])
         if facts.get("format") != FORMAT:
             raise ValueError(f"its description has the format {facts.get('format')!r}, this version reads {FORMAT}")
         if missing := NEEDED - set(facts):

@@ -35,6 +35,7 @@ from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import or_default
 from cacseg.runtime.bands import Pixels
+from cacseg.runtime.seal import seal
 
 Format = Literal["onnx", "torch-export", "aotinductor"]
 Precision = Literal["fp32", "fp16", "int8"]
@@ -164,6 +165,8 @@ def export(
             whole, written = written, written.with_stem(f"{path.stem}.int8")
             kept = [name for name, one in own.named_modules() if one in classifiers_of(own)]
             quantise(whole, written, images, described, kept)
+        if format == "onnx":
+            seal(written)
         progress("verifying")
         run = open_file(written, format, device)
         checks = verify(run, reference, device)
