@@ -107,6 +107,8 @@ def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
 
 def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
     """A picture of Pillow's as `decode_image` gives it."""
+    if picture.mode == "F":  # which Pillow would cut to 0 and 255
+        raise ValueError("pixels in floating point are bands, no colours. Give bytes, or an array from 0 to 1.")
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I"):  # 16 bits, for which Pillow has no conversion
         values = (np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8)
