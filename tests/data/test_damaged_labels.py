@@ -314,9 +314,7 @@ def test_lists_of_classes_that_stand_for_more_than_they_say(text, words, tmp_pat
     _one(_problems(tmp_path), str(tmp_path / "data.yaml"), words)
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"shapes": [], "imagePath": "", "x": ' + "[" * 100_000 + "]" * 100_000 + "}"]
-)
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"])
 @pytest.mark.parametrize("name", ["coco", "labelme", "label_studio"])
 def test_json_that_is_nested_without_end(name, text, tmp_path):
     getattr(label_trees, name)(tmp_path, label_trees.scenes(count=1))

@@ -176,7 +176,7 @@ def test_numbers_that_claim_more_than_they_hold():
 
 
 def test_mutated_headers_are_one_line():
-    numbers = np.random.default_rng(0)
+    numbers, said = np.random.default_rng(0), []
     for content in [*FILES.values(), *bad.CLAIMS.values()]:
         for _ in range(40):
             changed = bytearray(content)
@@ -186,8 +186,9 @@ def test_mutated_headers_are_one_line():
                 try:
                     read(bytes(changed), "x.png", 10**6)
                 except (OSError, ValueError) as error:
-                    assert "x.png" in str(error)
-                    assert "\n" not in str(error)
+                    said.append(str(error))
+    assert len(said) > 500
+    assert all("x.png" in one and "\n" not in one for one in said)
 
 
 @pytest.mark.parametrize("reader", ["OpenCV", "Pillow"])

@@ -13,9 +13,11 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
+import bad_files as bad
 import cacseg
 from cacseg.cli import app
 from cacseg.engine.inference import Inference
+from cacseg.runtime import memory
 from distributed_evaluation import small_model
 from onnx_files import MEAN, STD, Small, write_small
 
@@ -215,6 +217,8 @@ def test_the_command_needs_no_torch(photos, tmp_path):
     for path in photos.iterdir():
         (tmp_path / "photos" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "photos/broken.png").write_text("no image")
+    for name, content in bad.CLAIMS.items():
+        (tmp_path / "photos" / name).write_bytes(content)
     command = [sys.executable, "-c", WITHOUT_TORCH, "predict", str(path_of_model), str(tmp_path / "photos"), "-o"]
     done = subprocess.run(
         [*command, str(tmp_path / "out"), "--confidence"],
@@ -224,6 +228,8 @@ def test_the_command_needs_no_torch(photos, tmp_path):
     )
     assert done.returncode == 1, done.stderr  # one image is broken, and the rest is done
     assert "broken.png" in done.stderr
+    for name in bad.CLAIMS:
+        assert f"{name} has " in done.stderr
     for path in photos.iterdir():
         with Image.open(tmp_path / "out/masks" / f"{path.stem}.png") as mask:
             assert (np.asarray(mask) == model(path).mask).mean() > 0.999
@@ -299,3 +305,12 @@ def test_a_description_of_no_use_is_refused(text, tmp_path):
     onnx.save(graph, tmp_path / "wrong.onnx")
     with pytest.raises(ValueError, match=r"wrong\.onnx cannot be read"):
         cacseg.Predictor(tmp_path / "wrong.onnx")
+
+
+def test_scores_that_cannot_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 4 * 3 * 64 * 64 - 1)
+    image = np.zeros((64, 64, 3), np.uint8)
+    predictor = cacseg.Predictor(write_small(tmp_path / "model.onnx", Small(3)))
+    with pytest.raises(MemoryError, match=r"3 classes.*64x64.*--output classes"):
+        predictor(image)
+    assert cacseg.Predictor(write_small(tmp_path / "classes.onnx", Small(3), "classes"))(image).mask.shape == (64, 64)

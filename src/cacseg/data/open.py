@@ -95,8 +95,8 @@ class FileData:
 
 def stamp_of_sample(data: SegmentationData, index: int) -> dict[str, str]:
     """Size and time of the files of a sample; empty where it has none, or they are gone, which reading them says."""
-    while isinstance(data, Part):
-        data, index = data.data, data.places[index]
+    if isinstance(data, Part):
+        return stamp_of_sample(data.data, data.places[index])
     try:
         return data.stamp(index) if isinstance(data, FileData) else NO_STAMP
     except OSError:

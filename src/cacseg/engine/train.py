@@ -171,8 +171,8 @@ def train(
         except (RuntimeError, MemoryError) as error:
             if (words := explain_reader(error)) is None:
                 raise
-            resume = f"continue with: cacseg train --resume -o {folder}" if last.exists() else "start the run again"
-            raise OSError(f"{words}; then {resume}") from error
+            then = f"continue with: cacseg train --resume -o {folder}" if last.exists() else "start the run again"
+            raise OSError(f"{words}; then {then}") from error
         except (ValueError, OSError) as error:
             text, name = str(error), type(error).__name__
             if not text.startswith("Caught "):

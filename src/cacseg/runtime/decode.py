@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from cacseg.runtime.headers import PNG_START, TIFF_STARTS, has_whole_chunks, size_of, tiff_kind
+from cacseg.runtime.headers import PNG_START, TIFF_STARTS, TiffKind, has_whole_chunks, size_of, tiff_kind
 from cacseg.runtime.opencv import cv2
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy")
@@ -20,6 +20,7 @@ IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the 
 NUMPY_START = b"\x93NUMPY"
 MAX_PIXELS = 256_000_000  # of a file that is decoded whole, unless a caller says otherwise
 OPENCV_PIXELS, OPENCV_SIDE = 2**30, 2**20  # beyond which Pillow decodes
+COLOURS = (1, 3, 4)  # bands that red, green and blue are made of
 BYTES = 8  # of a value of a pixel, at most
 
 RAISE_LIMIT = "Raise the limit with --max-pixels (data.max_pixels of a run, max_pixels= in Python)."
@@ -45,12 +46,8 @@ def decode_image(content: bytes, where: str, max_pixels: int = MAX_PIXELS) -> np
     """
     if not content:
         raise OSError(f"{where} is empty (0 bytes). Copy it again.")
-    kind = tiff_kind(content) if content.startswith(TIFF_STARTS) else None
-    if kind is not None and not kind.is_colour:
-        raise OSError(
-            f"{where} has {kind}; images of colours have 1, 3 or 4 bands of 8 or 16 bits. Convert it, or use a model "
-            f"trained with data.bands={kind.bands} (see `cacseg data check --bands {kind.bands}`)."
-        )
+    if content.startswith(TIFF_STARTS) and (kind := tiff_kind(content)) is not None and not kind.is_colour:
+        raise OSError(_other_bands(kind, where))
     if content.startswith(NUMPY_START):
         raise OSError(_unreadable(content, where))
     size = check_header(content, where, max_pixels)
@@ -87,12 +84,21 @@ def check_chunks(content: bytes, where: str) -> None:
 
 
 def _unreadable(content: bytes, where: str) -> str:
-    if content.startswith((NUMPY_START, *TIFF_STARTS)):
+    if content.startswith(NUMPY_START):
         return (
-            f"{where} is damaged, or has no 8-bit colours ({len(content)} bytes). Floats, 16 bits and other bands need "
-            "a model trained with data.bands=NUMBER (see `cacseg data check --bands NUMBER`)."
+            f"{where} is an array of numbers, which needs a model trained with data.bands=NUMBER (see `cacseg data "
+            "check --bands NUMBER`). Give a picture, or use such a model."
         )
+    if content.startswith(TIFF_STARTS) and (kind := tiff_kind(content)) is not None and kind.bands not in COLOURS:
+        return _other_bands(kind, where)
     return f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it."
+
+
+def _other_bands(kind: TiffKind, where: str) -> str:
+    return (
+        f"{where} has {kind}; images of colours have 1, 3 or 4 bands of 8 or 16 bits. Convert it, or use a model trained "
+        f"with data.bands={kind.bands} (see `cacseg data check --bands {kind.bands}`)."
+    )
 
 
 def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
@@ -107,6 +113,8 @@ def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
 
 def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
     """A picture of Pillow's as `decode_image` gives it."""
+    if picture.mode == "F":  # which Pillow would cut to 0 and 255
+        raise ValueError("pixels in floating point are bands, no colours. Give bytes, or an array from 0 to 1.")
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I"):  # 16 bits, for which Pillow has no conversion
         values = (np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8)
