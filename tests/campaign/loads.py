@@ -353,7 +353,7 @@ def edit_safetensors(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
         if action == "facts":
             header["__metadata__"] = mutate_value(rng, facts)
         else:
-            key = rng.choice([key for key in facts if key not in ("format", "cacseg_version", "model")])
+            key = rng.choice([key for key in facts if facts[key][:1] in '{["' or facts[key] == "null"])
             facts[key] = mutate_json(rng, facts[key].encode()).decode("utf-8", "replace")
     text = to_json(header)
     return len(text).to_bytes(8, "little") + text + numbers
