@@ -49,7 +49,8 @@ def make_corpus(folder: Path) -> Path:
     if not (folder / "whole").is_file():
         tests = str(Path(__file__).resolve().parents[1])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
-        subprocess.run([sys.executable, "-m", "campaign.corpus", str(folder)], check=True, env=environment)
+        command = [sys.executable, "-m", "campaign.corpus", str(folder)]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return folder
 
 
