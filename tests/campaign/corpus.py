@@ -95,6 +95,18 @@ def write_bands(folder: Path) -> None:
             target.write((values % 30_000).transpose(2, 0, 1).astype(profile["dtype"]))
 
 
+def write_videos(folder: Path) -> None:
+    import cv2
+
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(2)
+    for name, code in (("a.mp4", "mp4v"), ("b.avi", "MJPG")):
+        writer = cv2.VideoWriter(str(folder / name), cv2.VideoWriter.fourcc(*code), 10.0, (64, 48))
+        for _ in range(4):
+            writer.write(cv2.resize(rng.integers(0, 256, (6, 8, 3), np.uint8), (64, 48)))
+        writer.release()
+
+
 def write_labels(folder: Path) -> None:
     import data_trees as trees
     import label_trees as labels
@@ -224,6 +236,7 @@ def _made(folder: Path) -> Path:
 PARTS = {
     "images": write_images,
     "bands": write_bands,
+    "videos": write_videos,
     "labels": write_labels,
     "models": write_models,
     "journal": write_journal,
