@@ -166,7 +166,7 @@ def fill_disk(
             code = running.wait()
             _mount(place, ENOUGH, "remount,")
         text, problems = log.read_text(), []
-        said = [line for line in text.splitlines() if "o space left" in line]
+        said = [line for line in text.splitlines() if "o space left" in line and place.name in line]
         if code not in (1, 2) or "Traceback" in text or not said:
             problems.append(f"exit code {code} on a full disk: {last_line(log)}")
         if unfinished := [path.name for path in place.rglob("*") if UNFINISHED.search(path.name)]:

@@ -499,5 +499,5 @@ KINDS: dict[str, Kind] = {
     "export-metadata": Kind("models", ("*.onnx",), (edit_onnx_facts,), load_onnx, 5, True),
     "page": Kind("images", PICTURES, IMAGE, load_page, 5, True),
     "page-bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_page, model="bands.safetensors"), 2, True),
-    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image",)),
+    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image", "no image")),
 }  # fmt: skip
