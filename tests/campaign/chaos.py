@@ -145,7 +145,7 @@ def fill_disk(
 
     Runs look for room before they begin, so their disk is filled while they write.
     """
-    rng, (expected, seconds, size) = random.Random(f"{seed}/full/{job.name}"), alone
+    rng, (expected, _, size) = random.Random(f"{seed}/full/{job.name}"), alone
     place, is_run = scratch / f"full-{job.name}", job.name in ("train", "compare")
     with small_disk(place, ENOUGH if is_run else max(64, int(size * rng.uniform(0.2, 0.7)) // 1024)) as mounted:
         if not mounted:
@@ -153,7 +153,7 @@ def fill_disk(
         output, log = job.output(place), scratch / f"full-{job.name}.txt"
         running = Running(job.arguments(inputs, output, False), log)
         if is_run:
-            code, after = None, rng.uniform(0.0, 0.5 * seconds)
+            code, after = None, rng.uniform(0.0, 0.3)
             while (code := running.poll()) is None and not any(output.rglob("last.ckpt")):
                 time.sleep(0.005)
             start = time.monotonic()
@@ -166,7 +166,7 @@ def fill_disk(
             code = running.wait()
             _mount(place, ENOUGH, "remount,")
         text, problems = log.read_text(), []
-        said = [line for line in text.splitlines() if "o space left" in line]
+        said = [line for line in text.splitlines() if "o space left" in line and place.name in line]
         if code not in (1, 2) or "Traceback" in text or not said:
             problems.append(f"exit code {code} on a full disk: {last_line(log)}")
         if unfinished := [path.name for path in place.rglob("*") if UNFINISHED.search(path.name)]:

@@ -49,7 +49,8 @@ def make_corpus(folder: Path) -> Path:
     if not (folder / "whole").is_file():
         tests = str(Path(__file__).resolve().parents[1])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([tests, *sys.path])}
-        subprocess.run([sys.executable, "-m", "campaign.corpus", str(folder)], check=True, env=environment)
+        command = [sys.executable, "-m", "campaign.corpus", str(folder)]
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     return folder
 
 
@@ -92,6 +93,18 @@ def write_bands(folder: Path) -> None:
         shape = {"driver": "GTiff", "height": SIZE[0], "width": SIZE[1], "count": BANDS, "transform": place}
         with rasterio.open(folder / name, "w", **shape, **profile) as target:
             target.write((values % 30_000).transpose(2, 0, 1).astype(profile["dtype"]))
+
+
+def write_videos(folder: Path) -> None:
+    import cv2
+
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(2)
+    for name, code in (("a.mp4", "mp4v"), ("b.avi", "MJPG")):
+        writer = cv2.VideoWriter(str(folder / name), cv2.VideoWriter.fourcc(*code), 10.0, (64, 48))
+        for _ in range(4):
+            writer.write(cv2.resize(rng.integers(0, 256, (6, 8, 3), np.uint8), (64, 48)))
+        writer.release()
 
 
 def write_labels(folder: Path) -> None:
@@ -223,6 +236,7 @@ def _made(folder: Path) -> Path:
 PARTS = {
     "images": write_images,
     "bands": write_bands,
+    "videos": write_videos,
     "labels": write_labels,
     "models": write_models,
     "journal": write_journal,

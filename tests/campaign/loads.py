@@ -70,6 +70,18 @@ def load_image(
     return [one.reason for one in found.failed]
 
 
+def load_video(corpus: Path, folder: Path, file: Path) -> list[str]:
+    """`cacseg predict MODEL FILM -o OUT`."""
+    from cacseg.runtime.folder import SaveOptions
+    from cacseg.runtime.journal import Journal
+    from cacseg.runtime.video import open_frames, write_masks
+
+    backend, frames = predictor(corpus / "models" / "model.safetensors").backend, open_frames(file)
+    with Journal(folder / "out", {"plain": False, **backend.settings()}) as journal:
+        write_masks(backend, frames, journal, SaveOptions(overlays=False), False, 4, 1, carry=0.0)
+    return [one.reason for one in frames.failed]
+
+
 @cache
 def predictor(path: Path, tile: bool = False) -> Any:
     import cacseg
@@ -353,7 +365,7 @@ def edit_safetensors(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
         if action == "facts":
             header["__metadata__"] = mutate_value(rng, facts)
         else:
-            key = rng.choice([key for key in facts if key not in ("format", "cacseg_version", "model")])
+            key = rng.choice([key for key in facts if facts[key][:1] in '{["' or facts[key] == "null"])
             facts[key] = mutate_json(rng, facts[key].encode()).decode("utf-8", "replace")
     text = to_json(header)
     return len(text).to_bytes(8, "little") + text + numbers
@@ -455,6 +467,7 @@ HUB_FILES = ("config.json", "config.json", "README.md", "model.safetensors")
 
 KINDS: dict[str, Kind] = {
     "image": Kind("images", PICTURES, IMAGE, load_image, 12),
+    "video": Kind("videos", ("*",), BYTES, load_video, 2),
     "labels-index": Kind("labels/index", ("labels/**/*.png",), IMAGE, load_data, 6, beside=WHOLE),
     "labels-colour": Kind("labels/colour", ("labels/**/*.png",), IMAGE, load_data, 4, beside=WHOLE),
     "labels-mat": Kind("labels/mat", ("**/*.mat", "**/ImageSets/**/*.txt"), (by_format,), load_data, 2, beside=WHOLE),
@@ -486,5 +499,5 @@ KINDS: dict[str, Kind] = {
     "export-metadata": Kind("models", ("*.onnx",), (edit_onnx_facts,), load_onnx, 5, True),
     "page": Kind("images", PICTURES, IMAGE, load_page, 5, True),
     "page-bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_page, model="bands.safetensors"), 2, True),
-    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image",)),
+    "service": Kind("images", PICTURES, IMAGE, load_service, 4, True, also=("the image", "no image")),
 }  # fmt: skip

@@ -159,7 +159,13 @@ def export(
     with scratch_folder(path, f"writing {path.name}") as scratch:
         written = scratch / path.name
         progress("writing")
-        write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
+        try:
+            write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
+        except OSError as error:
+            reason = error.strerror or error
+            raise OSError(
+                f"{path} could not be written ({reason}). Free some space, or choose another folder."
+            ) from error
         if precision == "int8":
             progress("quantising")
             whole, written = written, written.with_stem(f"{path.stem}.int8")
