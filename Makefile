@@ -87,6 +87,7 @@ $(DOCS)/.installed: Makefile constraints.txt
 docs: $(DOCS)/.installed  ## the documentation site, in site/: open site/index.html
 	PYTHONPATH=src $(DOCS)/bin/python tools/site_pages.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+	@! grep -rnE '<(script|img|iframe)[^>]* src="?(https?:)?//|<link[^>]* href="?(https?:)?//' site --include='*.html'  # no network
 	@echo "open site/index.html"
 
 tables: $(SETUP)  ## write the measured tables of README and docs anew

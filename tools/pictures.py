@@ -26,6 +26,7 @@ OUTPUT = Path(__file__).parent.parent / "docs" / "pictures"
 CACSEG = sys.executable, "-m", "cacseg.cli"
 SHOWN = "Largest gains", "Largest losses"  # of each the first strip
 GAP = 8  # pixels between strips
+TILES, BETWEEN = 5, 12.5  # of a strip, image, labels, plain, tuned, changes; pixels between them
 AMONG = 24  # validation images that the strips were chosen from
 EXAMPLE = 8  # the image in the page of `cacseg app`
 
@@ -54,7 +55,7 @@ def main() -> None:
             page.goto((asked.comparison / "report.html").resolve().as_uri())  # with the images that were drawn then
             titles = [page.locator("#images h3", has_text=title) for title in SHOWN]
             strips = [one.locator("xpath=following-sibling::*[1]").locator(".cells").screenshot() for one in titles]
-            keep("camvid_strips.jpg", *strips)
+            keep("camvid_strips.jpg", *map(without_labels, strips))
         with opened(browser, 1060, 930) as page, app(asked.run, asked.data / "images" / "val") as url:
             page.goto(url)
             page.locator("#example-list button").nth(EXAMPLE).click()
@@ -67,6 +68,20 @@ def check_report(path: Path) -> None:
     """That the strips are those that README's caption speaks of."""
     if f"Chosen among {AMONG} of" not in path.read_text(encoding="utf-8"):
         sys.exit(f"{path} must show images chosen among {AMONG}: run `cacseg report {path.parent} --images {AMONG}`.")
+
+
+def without_labels(strip: bytes) -> bytes:
+    """The second of five tiles is left out: what changed says what was right."""
+    whole = Image.open(io.BytesIO(strip)).convert("RGB")
+    pitch = (whole.width + BETWEEN) / TILES
+    first, third = round(pitch), round(2 * pitch)
+    left, right = whole.crop((0, 0, first, whole.height)), whole.crop((third, 0, whole.width, whole.height))
+    kept = Image.new("RGB", (left.width + right.width, whole.height), "white")
+    kept.paste(left, (0, 0))
+    kept.paste(right, (left.width, 0))
+    stream = io.BytesIO()
+    kept.save(stream, format="PNG")
+    return stream.getvalue()
 
 
 def call(*words: object) -> None:

@@ -1,4 +1,4 @@
-"""What a call of a converted model asks of its seam, and how the seam comes to know: for this call and no other.
+"""Passes the labels of one call of a converted model to its seam, for this call only.
 
 A model of another library calls its last convolution with features and nothing else. So the labels wait beside the
 model, in this thread, for the duration of one call. A checkpointed part of the model runs a second time, in the
@@ -18,7 +18,7 @@ from cacseg.outputs import ContextLogits
 
 
 class Call:
-    """One call of a converted model: what it asks of its seam, and what the seam and the auxiliaries computed."""
+    """One call of a converted model: the request to its seam, and the losses that seam and auxiliaries computed."""
 
     def __init__(self, seam: nn.Module, *, labels: Tensor | None = None, plain: bool = False) -> None:
         self.seam = seam
@@ -41,17 +41,17 @@ _in_backward: WeakValueDictionary[tuple[int, int], Call] = WeakValueDictionary()
 
 
 def set_call(call: Call | None) -> None:
-    """What runs in this thread from now on is part of that call."""
+    """Sets the call that everything in this thread belongs to from now on; None leaves it."""
     _this_thread.call = call
 
 
 def current_call() -> Call | None:
-    """Of whatever converted model runs now, in this thread."""
+    """The call of the converted model that runs now, in this thread."""
     return _this_thread.call
 
 
 def call_of(seam: nn.Module) -> Call | None:
-    """The call that the seam takes part in; None outside of any, and for a seam that another model's call reaches."""
+    """The current call, if it is of the seam's own model; else None."""
     call = _this_thread.call
     if call is not None:
         return call if call.seam is seam else None
@@ -61,7 +61,7 @@ def call_of(seam: nn.Module) -> Call | None:
 
 
 def remember_in_backward(call: Call, tensors: list[Tensor]) -> None:
-    """A backward pass that comes through one of these tensors knows of the call from there on.
+    """Restores the call in a backward pass through one of these tensors.
 
     They are what the call returned: in front of everything that a checkpoint inside the model computes again.
     """

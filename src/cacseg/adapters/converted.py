@@ -25,7 +25,7 @@ REQUEST = "_cacseg_request"  # the argument by which `loss` and `plain` say what
 
 
 class LabelsArgument(NamedTuple):
-    """Where `labels` stands among the arguments of a converted forward."""
+    """The position of `labels` among the arguments of a converted forward."""
 
     signature: inspect.Signature  # of the converted forward
     position: int  # among the positional arguments
@@ -75,11 +75,11 @@ class ConvertedModel(nn.Module):
         return self(*inputs, **named, labels=labels, return_output=return_output, **{REQUEST: "losses"})
 
     def plain(self, *inputs: Any, **named: Any) -> Any:
-        """What the original model returns for these inputs, with the weights as they are now."""
+        """Returns what the original model would return, with the current weights."""
         return self(*inputs, **named, **{REQUEST: "plain"})
 
     def drop_oracle(self) -> ConvertedModel:
-        """Drops the branch that only training uses, in place, for deployment; returns the model."""
+        """Removes the branch that only training uses, in place; returns the model."""
         self._cacseg_seam().drop_oracle()
         return self
 
@@ -158,7 +158,7 @@ class ConvertedModel(nn.Module):
         return output, {**losses, "total": total}
 
     def _cacseg_run_original(self, call: Call, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The original forward while the seam knows of this call; afterwards, whatever happens, it does not."""
+        """Runs the original forward within a call, and leaves the call afterwards, also after an error."""
         outer = current_call()
         set_call(call)
         try:
@@ -174,7 +174,7 @@ class ConvertedModel(nn.Module):
         return seam
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Copies and pickles name the original class, which can be imported; the subclass is made again."""
+        """Pickles name the original class, which can be imported; the subclass is created again on loading."""
         reduced = super().__reduce_ex__(protocol)
         assert isinstance(reduced, tuple)
         make, arguments, *rest = reduced
@@ -184,7 +184,7 @@ class ConvertedModel(nn.Module):
 
 
 def is_converted(model: nn.Module) -> bool:
-    """False also for another instance of a converted model's class, which nobody converted."""
+    """False also for an instance of the subclass that was not converted itself."""
     return isinstance(model, ConvertedModel) and "conversion" in vars(model)
 
 
@@ -200,7 +200,7 @@ def check_output_channels(model: ConvertedModel, seam: SeamClassifier, output: A
 
 
 def with_loss(output: Any, losses: dict[str, Tensor]) -> Any:
-    """What a model with labels of its own returns: its output with the loss in its place; of a tensor, the losses."""
+    """The output of a model that takes labels itself: its own with the loss filled in; for a tensor, the losses."""
     total = losses["total"]
     if isinstance(output, Tensor):
         return losses
@@ -259,7 +259,7 @@ def new_converted(kind: type[ConvertedModel], original: type[nn.Module], *argume
 
 
 def find_labels_argument(original: type[nn.Module]) -> LabelsArgument:
-    """The original's own place for labels, or a new one after its positional arguments."""
+    """The original's own position of labels, or a new one after its positional arguments."""
     signature = inspect.signature(original.forward)
     parameters = list(signature.parameters.values())
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -296,7 +296,7 @@ def check_label_size(labels: Tensor, inputs: Any, output: Any) -> None:
 
 
 def warn_of_ignored_foreground(labels: Tensor, ignore_index: int) -> None:
-    """Labels of background and foreground that look like a mask of 0 and 255, whose foreground would be ignored."""
+    """Warns of binary labels that look like a mask of 0 and 255, whose foreground would be ignored."""
     if labels.is_meta or torch.any(labels == 1):
         return
     ignored = (labels == ignore_index).float().mean().item()

@@ -13,7 +13,7 @@ from cacseg.adapters.supported import named_heads
 
 
 class ConvertedSegmentor(ConvertedModel):
-    """A converted segmentor of mmsegmentation; its Runner trains it as it would the original.
+    """A converted segmentor of mmsegmentation, which its Runner trains like the original.
 
     `model(inputs, data_samples, mode="loss")` returns the named terms, and their weighted sum under the one name,
     "loss", that the Runner adds up.
@@ -24,7 +24,7 @@ class ConvertedSegmentor(ConvertedModel):
         return super().loss(*inputs, labels=data_samples if labels is None else labels, **named)
 
     def extract_feat(self, inputs: Tensor) -> Any:
-        """The features; where there are labels, the auxiliary heads run on them, which the original does by itself."""
+        """The features; with labels the auxiliary heads run on them too."""
         features = super().extract_feat(inputs)  # type: ignore[misc]
         call = call_of(self._cacseg_seam()) if is_converted(self) else None
         if call is not None and call.labels is not None:

@@ -1,4 +1,4 @@
-"""What stands before and after the classifier of a model, as far as its modules tell."""
+"""Finds the dropout before and the upsampling after the classifier of a model, from its modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONVOLUTION_AFTER = "Put a 1x1 convolution with one output for each class after 
 
 
 def find_dropout(model: nn.Module, name: str, parts: Parts, conv: nn.Module) -> tuple[str, nn.Module | None]:
-    """The name of the dropout whose output the seam reads, and one for the plain logits; "" and None without."""
+    """The name of the dropout right before the seam, and a dropout for the plain logits; "" and None without."""
     parent_name, _, last = name.rpartition(".")
     parent, before = model.get_submodule(parent_name), ""
     if name == parts.seam and parts.dropout:
@@ -66,7 +66,7 @@ def check_channels_after(model: nn.Module, name: str, channels: int) -> None:
 
 
 def modules_after(model: nn.Module, name: str) -> Iterator[nn.Module]:
-    """What comes after a module, as far as the order of `nn.Sequential`s tells."""
+    """The modules after a module in its `nn.Sequential`s."""
     while name:
         parent_name, _, last = name.rpartition(".")
         parent = model.get_submodule(parent_name)

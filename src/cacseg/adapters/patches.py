@@ -37,13 +37,13 @@ class Geometry(NamedTuple):
         return {*self.kernel_size, *self.stride} <= {1} and not any(self.padding)
 
     def out_size(self, size: torch.Size) -> list[int]:
-        """The size of the map of patches over a map of that size."""
+        """The size of the output map for an input map of that size."""
         parts = zip(size, *self, strict=True)
         return [(s + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1 for s, kernel, stride, pad, dilation in parts]
 
 
 def geometry_of(module: nn.Module) -> Geometry:
-    """With the padding in numbers, where the convolution has a word for it."""
+    """The geometry with padding as numbers, where the convolution has "same" or "valid"."""
     if not isinstance(module, CONVOLUTIONS):
         return Geometry()
     padding = module.padding
@@ -111,7 +111,7 @@ def dot_logits(features: Tensor, classifier: Tensor, geometry: Geometry) -> Tens
 
 
 def cosine_logits(features: Tensor, classifiers: Sequence[Tensor], scale: float, geometry: Geometry) -> list[Tensor]:
-    """`ops.cosine_logits_of_all` of the patches; their lengths are found once."""
+    """`ops.cosine_logits_of_all` of the patches, whose norms are computed once."""
     dtype = compute_dtype(features)
     wide = torch.float32 if dtype == torch.float16 else dtype  # before the division a score is as large as the patch
     with no_autocast(features):

@@ -1,4 +1,4 @@
-"""What stands in a converted model where a convolution stood."""
+"""The modules that replace those of a converted model: classifier, auxiliary classifiers, dropout."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SeamClassifier(ContextAwareClassifier):
         self.train(replaced.training)
 
     def forward(self, features: Tensor) -> Tensor:  # type: ignore[override]
-        """The context logits, or what the call of the model asks for."""
+        """The context logits, or the output that the current call asks for."""
         call = call_of(self)
         if call is not None and call.plain:
             return self.replaced_logits(features)
@@ -80,7 +80,7 @@ class SeamClassifier(ContextAwareClassifier):
         return logits if self.kernel_size else logits.flatten(2).movedim(1, -1).reshape(*features.shape[:-1], -1)
 
     def replaced_logits(self, features: Tensor) -> Tensor:
-        """What the convolution would have returned, computed as it did, after the dropout that stood before it."""
+        """The output of the original convolution, computed in the same way, after its dropout."""
         if self.plain_dropout is not None:
             features = self.plain_dropout(features)
         elif self.dropout > 0.0 and self.training:
@@ -89,7 +89,7 @@ class SeamClassifier(ContextAwareClassifier):
         return self._convolve(features)
 
     def read_labels(self, labels: Tensor) -> Tensor:
-        """Labels as they are; of binary segmentation 0 and 1 from masks, [b, *full] from [b, 1, *full]."""
+        """Unchanged labels; in binary segmentation masks become 0 and 1, [b, 1, *full] becomes [b, *full]."""
         if self.num_classes > 1:
             return labels
         spatial = len(self.kernel_size) or 2  # tokens have labels that are maps
@@ -112,7 +112,7 @@ class SeamClassifier(ContextAwareClassifier):
 
     @property
     def _is_pixelwise(self) -> bool:
-        """Whether the steps are those of a 1x1 classifier: of a 1x1 convolution, or of patches, which compilers get."""
+        """Whether to compute as a 1x1 classifier: for a 1x1 convolution, and over patches while compiling."""
         return self.geometry.pointwise or torch.compiler.is_compiling()
 
     def _logits(
@@ -123,7 +123,7 @@ class SeamClassifier(ContextAwareClassifier):
         return super()._logits(features, offsets, labels)
 
     def _fit_labels(self, features: Tensor, offsets: Tensor | None, labels: Tensor) -> Tensor:
-        """At the size of the scores, which a k x k convolution may make smaller than its features."""
+        """Labels at the size of the scores, which may be smaller than the features of a k x k convolution."""
         if not self.geometry.pointwise:
             self._check(features, offsets)
             features = features[:, :, :1, :1].expand(-1, -1, *self.geometry.out_size(features.shape[2:]))
@@ -174,7 +174,7 @@ class SeamClassifier(ContextAwareClassifier):
 
 
 class AuxiliaryClassifier(nn.Module):
-    """A second classifier of the model: stays the convolution it was, and lends its logits to the losses."""
+    """A further classifier of the model: an unchanged convolution whose logits also enter the losses."""
 
     weight: nn.Parameter
     bias: nn.Parameter | None
@@ -197,7 +197,7 @@ class AuxiliaryClassifier(nn.Module):
 
 
 class MovedDropout(nn.Identity):
-    """Where a dropout stood that now touches the plain logits alone: prototypes read features before dropout."""
+    """Replaces a dropout that moved to the plain logits: prototypes read features before dropout."""
 
     def __init__(self, replaced: nn.Module) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ Replacement = SeamClassifier | AuxiliaryClassifier | MovedDropout
 
 
 def original_of(replacement: Replacement) -> nn.Module:
-    """The module that was replaced, with the parameters and the mode of what replaced it."""
+    """The replaced module, with the current parameters and mode."""
     replaced = replacement.replaced[0]
     if isinstance(replacement, SeamClassifier | AuxiliaryClassifier):
         # The same objects as a rule; not after a copy of the values to other parameters (load_state_dict(assign=True)).
@@ -242,7 +242,7 @@ def grid_of_tokens(tokens: int, labels: Tensor) -> tuple[int, int]:
 
 
 def check_runs_once_with_gradients(call: Call) -> None:
-    """The losses of one call come from one run of the classifier, in the graph of that call."""
+    """Checks that the classifier runs once in a call, and where gradients are recorded."""
     if call is not current_call():  # but of a checkpoint that computes it again
         return
     if call.outputs is not None:

@@ -28,12 +28,12 @@ WRAPPERS = (
 
 
 def wrapper_of(module: nn.Module) -> str | None:
-    """Which of the wrappers a module is, or inherits from."""
+    """The wrapper class that a module is of, or inherits from."""
     return next((kind.__name__ for kind in type(module).__mro__ if kind.__name__ in WRAPPERS), None)
 
 
 def check_unwrapped(model: nn.Module) -> None:
-    """A model is converted first and wrapped, compiled or traced afterwards; nor is it converted twice."""
+    """Refuses a model that is wrapped, compiled, traced or converted already."""
     if wrapper := wrapper_of(model):
         raise TypeError(
             f"convert needs the model itself, not a wrapper around it; got {wrapper}. Convert first and wrap "
@@ -53,7 +53,7 @@ def check_unwrapped(model: nn.Module) -> None:
 
 
 def get_by_name(model: nn.Module, name: str) -> nn.Module:
-    """The submodule of that name, which no wrapper on the way may copy or hide; a wrong name gets the nearest."""
+    """The submodule of that name, not inside a wrapper; an error for a wrong name suggests the nearest."""
     modules = dict(model.named_modules(remove_duplicate=False))  # a layer with two names answers to both
     if not name or name not in modules:
         convolutions = [key for key, module in modules.items() if isinstance(module, CONVOLUTIONS)]
@@ -73,7 +73,7 @@ def get_by_name(model: nn.Module, name: str) -> nn.Module:
 
 
 def check_no_hooks(name: str, module: nn.Module) -> None:
-    """What someone else put on a module that is replaced would be lost."""
+    """Refuses a module with hooks or a forward of its own, which would be lost."""
     if "forward" in vars(module) or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
         raise TypeError(
             f"a replaced layer must be a bare layer; {name!r} has hooks or a forward of its own, which would be lost. "
@@ -82,7 +82,7 @@ def check_no_hooks(name: str, module: nn.Module) -> None:
 
 
 def check_replaceable(name: str, module: nn.Module) -> None:
-    """A classifier can stand in the place of an ordinary convolution or linear layer."""
+    """Refuses to replace anything but an ordinary convolution or linear layer."""
     kinds: tuple[type[nn.Module], ...] = (*CONVOLUTIONS, nn.Linear)
     kind = next((kind for kind in kinds if isinstance(module, kind)), None)
     if kind is None:
@@ -189,7 +189,7 @@ def find_by_running(
 
 
 def reached_leaves(output: Tensor, leaves: dict[str, Tensor]) -> list[str]:
-    """The names of those that a tensor depends on."""
+    """The names of the modules that a tensor depends on."""
     if not output.requires_grad:
         return []
     gradients = torch.autograd.grad(output.sum(), [*leaves.values()], allow_unused=True, retain_graph=True)
@@ -243,7 +243,7 @@ def check_one_task(model: nn.Module, heads: dict[str, tuple[str, int]]) -> None:
 
 
 def run_once(model: nn.Module, example: Tensor | None) -> Any:
-    """The answer to the example, or to a small random image."""
+    """The output for the example, or for a small random image."""
     if example is not None:
         return model(example)
     weight = next((one for one in model.parameters() if one.is_floating_point()), torch.zeros(()))

@@ -1,4 +1,4 @@
-"""What is known of architectures of other libraries: where their seam is, or why they have none.
+"""The known architectures of other libraries: where their seam is, or why they are refused.
 
 One table; docs/convert.md shows it.
 """
@@ -30,7 +30,7 @@ class Row(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of one model that a conversion touches, as its row and the model itself say."""
+    """The parts of one model that a conversion changes."""
 
     seam: str = ""  # "" where it has to be found
     dropout: str = ""
@@ -180,7 +180,7 @@ SUPPORTED: dict[tuple[str, str], Row] = {(row.package, row.architecture): row fo
 
 
 def find_row(model: nn.Module) -> Row | None:
-    """What is known of the model's class, or of the nearest class it inherits from."""
+    """The row of the model's class, or of the nearest class it inherits from."""
     for kind in type(model).__mro__:
         row = SUPPORTED.get((kind.__module__.split(".")[0], kind.__name__))
         if row is not None:
@@ -189,7 +189,7 @@ def find_row(model: nn.Module) -> Row | None:
 
 
 def known_parts(model: nn.Module) -> Parts:
-    """What the row of the model's class says of this very model; nothing where there is no row."""
+    """The parts of this model, by the row of its class; empty without a row."""
     row = find_row(model)
     if row is None:
         return Parts()
@@ -197,7 +197,7 @@ def known_parts(model: nn.Module) -> Parts:
 
 
 def known_parts_inside(model: nn.Module) -> Parts:
-    """What is known of the one model of a library that another module wraps, under its names in the whole.
+    """The parts of the one known model that another module contains, under their names in the whole.
 
     Nothing where there is none, or several. Nor of mmsegmentation's: its auxiliary heads run by a method of the model.
     """
@@ -218,7 +218,7 @@ def known_parts_inside(model: nn.Module) -> Parts:
 
 
 def as_markdown() -> str:
-    """The table of the documentation; architectures of which the same is to say share a row."""
+    """The table of the documentation; architectures with the same entries share a row."""
     shared: dict[tuple[str, str, str], list[str]] = {}
     for row in SUPPORTED.values():
         remarks = [one for one in (row.refusal, row.remark) if one]
@@ -233,7 +233,7 @@ def as_markdown() -> str:
 
 
 def read_row(row: Row, model: Any) -> Parts:
-    """A row, with what its entries of the model's config say."""
+    """The parts by a row and the model's config."""
     weight = getattr(model.config, row.auxiliary_weight) if row.auxiliary_weight else AUXILIARY_WEIGHT
     names = dict(model.named_modules())
     return Parts(
@@ -247,7 +247,7 @@ def read_row(row: Row, model: Any) -> Parts:
 
 
 def read_segmentor(model: nn.Module) -> Parts:
-    """Of mmsegmentation: the seam of the last stage; stages before it and auxiliary heads are auxiliaries."""
+    """The parts of an mmsegmentation model: the last stage has the seam, other stages and heads are auxiliaries."""
     stages, heads = named_heads(model, "decode_head"), named_heads(model, "auxiliary_head")
     last = list(stages)[-1]
     refusals = {row.architecture: row.refusal for row in HEADS}

@@ -1,4 +1,4 @@
-"""One line for a model of another library: a context-aware classifier where features become class scores."""
+"""Converts models of other libraries: puts a context-aware classifier where features become class scores."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def restore(model: nn.Module) -> Any:
 def check_arguments(
     of_classifier: Mapping[str, Any], of_loss: Mapping[str, Any], auxiliary_weight: float | None
 ) -> None:
-    """Names that there are, and one preset."""
+    """Checks the names of arguments, and that there is one preset."""
     own = [name for name, one in inspect.signature(convert).parameters.items() if one.kind is not one.VAR_KEYWORD]
     check_names("convert", of_classifier, {*own, *inspect.signature(ContextAwareClassifier).parameters})
     check_names("ContextLoss", of_loss, inspect.signature(ContextLoss).parameters)
@@ -183,7 +183,7 @@ def check_arguments(
 
 
 def check_model(model: nn.Module) -> None:
-    """A model around a classifier, neither converted nor wrapped."""
+    """Checks that it is a model around a classifier, neither converted nor wrapped."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert needs an nn.Module; got {type(model).__name__}.")
     if isinstance(model, (*CONVOLUTIONS, nn.Linear)):
@@ -201,7 +201,7 @@ def check_model(model: nn.Module) -> None:
 
 
 def check_attributes(model: nn.Module, package: str) -> None:
-    """The methods that a conversion adds must not hide anything of the model; mmsegmentation's `loss` is known."""
+    """Checks that the added methods hide none of the model's own; mmsegmentation's `loss` may be replaced."""
     known = {"loss"} if package == MMSEG else set()
     hidden = [name for name in ADDED if name in set(dir(model)) - known]
     if hidden:
@@ -217,12 +217,12 @@ def check_attributes(model: nn.Module, package: str) -> None:
 
 
 def outputs_of(layer: nn.Module) -> int:
-    """How many scores a convolution or a linear layer makes."""
+    """The number of outputs of a convolution or linear layer."""
     return cast(Tensor, layer.weight).shape[0]
 
 
 def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replaced: nn.Module) -> None:
-    """Each is a 2-D convolution with the classes of the seam, and another than the seam."""
+    """Checks that each is a 2-D convolution with the classes of the seam, and not the seam."""
     if isinstance(names, str):
         raise TypeError(f"auxiliaries must be a list of names; got the text {names!r}. Put it in a list.")
     classes = outputs_of(replaced)
@@ -236,7 +236,7 @@ def check_auxiliaries(model: nn.Module, names: Sequence[str], seam: str, replace
 
 
 def check_criterion(classifier: SeamClassifier) -> None:
-    """Classifier and losses fit together: known here, before the first training step."""
+    """Checks that classifier and losses fit together, before the first training step."""
     criterion, ignored = classifier.criterion, classifier.ignore_index
     if criterion.ignore_index != ignored:
         raise ValueError(
@@ -248,7 +248,7 @@ def check_criterion(classifier: SeamClassifier) -> None:
 
 
 def report_many_parameters(name: str, classifier: SeamClassifier) -> None:
-    """Projectors over patches may outgrow the model."""
+    """Warns where projectors over patches have many parameters."""
     added = sum(value.numel() for key, value in classifier.named_parameters() if "projector" in key)
     if not classifier.geometry.pointwise and added > MANY_PARAMETERS:
         channels = classifier.weight[0].numel()
@@ -259,12 +259,12 @@ def report_many_parameters(name: str, classifier: SeamClassifier) -> None:
 
 
 def set_defaults(arguments: dict[str, Any], **values: Any) -> None:
-    """What is left out, or None."""
+    """Fills in arguments that are left out or None."""
     arguments.update({name: value for name, value in values.items() if arguments.get(name) is None})
 
 
 def replace_module(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    """Puts one module in the place of another under every name that it has in the model."""
+    """Replaces a module under every name that it has in the model."""
     for parent in list(model.modules()):
         for key, child in parent._modules.items():
             if child is old:

@@ -1,1 +1,1 @@
-"""Tables and pictures of what an evaluation found."""
+"""Tables, pictures and pages about evaluations, runs and comparisons."""

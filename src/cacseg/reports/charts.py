@@ -31,13 +31,13 @@ class Line(NamedTuple):
 
 
 def legend(names: Sequence[str], first: int = 0) -> str:
-    """Names beside the colours that lines and bars of that order have, from the `first` on."""
+    """A legend: names and their colours, which begin with the `first`."""
     items = (f'<li><i class="s{k % SLOTS}"></i>{text(names[k])}</li>' for k in range(first, len(names)))
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def curves(title: str, lines: Mapping[int, Line], limits: tuple[float, float] | None = None) -> str:
-    """A chart of lines over steps, by the number of their colour; empty without two points: one makes no line."""
+    """A chart of lines over steps, keyed by the number of their colour; empty with fewer than two points."""
     lines = {slot: _thinned(line) for slot, line in lines.items() if line.values.notna().sum() > 1}
     if not lines:
         return ""
@@ -186,7 +186,7 @@ def confusion_matrix(title: str, counts: Tensor, names: Sequence[str], order: Se
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
-    """The first `words` columns are words, the others numbers."""
+    """An HTML table: the first `words` columns are text, the others numbers."""
 
     def line(cells: Sequence[str], tag: str) -> Iterator[str]:
         for place, cell in enumerate(cells):
@@ -198,7 +198,7 @@ def html_table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int 
 
 
 def _thinned(line: Line) -> Line:
-    """Means of neighbours, so that no more than POINTS are left."""
+    """Averages neighbouring points, to at most POINTS."""
     values = line.values.dropna()
     bins = np.arange(len(values)) * min(POINTS, len(values)) // max(1, len(values))
     if len(values) <= POINTS:

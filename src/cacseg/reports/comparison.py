@@ -1,4 +1,4 @@
-"""What a comparison found: means over seeds, paired differences from the baseline, by class and by frequency."""
+"""Results of a comparison: means over seeds, paired differences from the baseline, by class and by frequency."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def averaged(rows: pd.DataFrame, baseline: str, value: str, by: Sequence[str]) -
 
 
 def own(rows: pd.DataFrame, split: str = "val") -> pd.DataFrame:
-    """The scores of what each model gives when it is simply called."""
+    """The scores of each model's default output."""
     return rows[(rows["own"] == "yes") & (rows["split"] == split)]
 
 
 def grouped_classes(classes: pd.DataFrame) -> pd.DataFrame:
-    """The mean IoU of the classes in each group of frequencies, of each run; classes without a label take no part."""
+    """The mean IoU of the classes in each frequency group, for each run; classes without a label are left out."""
     edges = [low for low, _ in GROUPS.values()] + [100.1]
     there = classes[classes["labelled"] > 0.0]
     group = pd.cut(there["labelled"], edges, right=False, labels=list(GROUPS)).astype(str)
@@ -79,7 +79,7 @@ def plus_minus(value: float | None, error: float = math.nan, sign: str = "", dig
 
 
 def explain_outputs(rows: pd.DataFrame) -> str:
-    """What the outputs are that the rows have; empty where there are none but those of plain models."""
+    """Explains the outputs in the rows; empty if there are only plain ones."""
     there = [name for name in OUTPUTS if name in set(rows["output"])]
     if there in ([], ["plain"]):
         return ""
@@ -148,7 +148,7 @@ def _with_difference(line: Any, is_base: bool) -> str:
 
 
 def sentences(results: pd.DataFrame, arms: Sequence[str]) -> list[str]:
-    """One for each cell: which arm gains how much over the baseline, and whether that is clear."""
+    """A sentence for each cell: how much each arm gains over the baseline, and whether that is clear."""
     lines, found = averaged(own(results), arms[0], "mean_iou", CELL), []
     several = len(lines.drop_duplicates(CELL)) > 1
     for cell, of_cell in lines[(lines["arm"] != arms[0]) & (lines["pairs"] > 0)].groupby(CELL, sort=False):

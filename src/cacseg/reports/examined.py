@@ -52,7 +52,7 @@ def _strip(strip: Strip) -> str:
 
 
 def confusion_section(counts: Mapping[str, Tensor], names: Sequence[str], where: str) -> str:
-    """The pixels that the last is most often wrong about, then a matrix for each."""
+    """The most frequent confusions of the last one, then a matrix for each."""
     labelled = next(iter(counts.values())).sum(1)
     last = list(counts.values())[-1]
     wrong = last - torch.diag(last.diagonal())

@@ -99,7 +99,7 @@ def tsne_figure(
 
 
 def spread(places: Array, least: float) -> Array:
-    """The places, [p, 2], pushed apart until no two are nearer than `least`; the others stay."""
+    """The positions, [p, 2], pushed apart until no two are nearer than `least`."""
     angles = np.linspace(0.0, 2 * np.pi, len(places), endpoint=False)
     # Those on one spot leave it in different directions.
     found = places + 1e-3 * least * np.stack([np.cos(angles), np.sin(angles)], axis=1)
@@ -114,7 +114,7 @@ def spread(places: Array, least: float) -> Array:
 
 
 def _distances(rows: Array) -> str:
-    """How far the images' rows are from the plain one, which is the first, and from one another."""
+    """The distances of the images' rows from the plain row, which is the first, and from one another."""
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     distances = 1.0 - unit @ unit.T
     words = f"1 - cosine, mean: {distances[0, 1:].mean():.2g} from the plain row to an image's own"
@@ -127,7 +127,7 @@ def _distances(rows: Array) -> str:
 
 
 def moves_figure(moves: Array, present: npt.NDArray[np.bool_], images: Sequence[str], classes: Sequence[str]) -> Figure:
-    """How far each image's rows move from the plain ones, [images, classes]: 1 - cosine, of classes present alone.
+    """How far each image's rows move from the plain ones, [images, classes]: 1 - cosine, for the classes present.
 
     Classes are sorted by their mean, which the last line shows; those that are nowhere are left out.
     """
@@ -166,7 +166,7 @@ def moves_figure(moves: Array, present: npt.NDArray[np.bool_], images: Sequence[
 
 
 class Row(NamedTuple):
-    """An image, its labels and what each answer makes of it, by title; entropies where they are drawn."""
+    """An image, its labels and its predictions by title; entropies where they are drawn."""
 
     name: str
     sample: Sample
@@ -220,7 +220,7 @@ def answers_figure(rows: Sequence[Row], class_names: Sequence[str], palette: Seq
 
 
 def _thumbnail(axes: Any, cluster: Cluster, class_index: int, shade: str, marker: str) -> None:
-    """The image, pale but for the class, in a frame of its colour and with its marker."""
+    """The image with all but the class faded, in a frame of its colour and with its marker."""
     corner: dict[str, Any] = {"transform": axes.transAxes, "markeredgecolor": "white", "linestyle": ""}
     axes.plot(0.1, 0.86, marker=marker, color=shade, markersize=9, **corner)
     axes.imshow(_highlighted(cluster.sample, class_index))

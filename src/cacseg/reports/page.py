@@ -45,7 +45,7 @@ SPLITS = {"val": "validation images", "train": "training images"}
 
 
 class RunRecord(NamedTuple):
-    """What the folder of a run, or of an evaluation, says."""
+    """The results in the folder of a run or of an evaluation."""
 
     arm: str  # runs of one arm and cell are averaged
     cell: tuple[str, str, int]  # data, model, steps
@@ -106,7 +106,7 @@ def make_page(report: Report) -> str:
 
 
 def _tables(runs: Iterable[RunRecord]) -> Tables:
-    """As `recipes.results.read_results` has them."""
+    """The results as tables, like those of `recipes.results.read_results`."""
     results, classes, costs = [], [], []
     for run in runs:
         if run.scores is not None:
@@ -122,7 +122,7 @@ def _tables(runs: Iterable[RunRecord]) -> Tables:
 
 
 def _describe(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
-    """What the arms are, and what is common to them, as far as it is known."""
+    """Describes the arms and what they have in common."""
     firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
     kinds = [run.facts.get("classifier", "") for run in firsts]
     said = []
@@ -135,7 +135,7 @@ def _describe(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
 
 
 def _costs(costs: pd.DataFrame) -> str:
-    """What all runs have in common, then a table of what differs."""
+    """The common settings of all runs, then a table of the differences."""
     table = cost_table(costs)
     columns = {name: [row[k] for row in table.rows] for k, name in enumerate(table.header)}
     same = {name: of[0] for name, of in columns.items() if len(set(of)) == 1}
@@ -147,7 +147,7 @@ def _costs(costs: pd.DataFrame) -> str:
 
 
 def _overview(runs: Sequence[RunRecord], found: Tables) -> str:
-    """Of one arm: the figures that matter most, what was trained, and the scores of all outputs."""
+    """One arm: its main figures, what was trained, and the scores of all outputs."""
     facts = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in runs[0].facts.items())
     about = f'<dl class="facts">{facts}</dl>'
     if found.results.empty:
@@ -191,7 +191,7 @@ def _is_cell(rows: pd.DataFrame, cell: tuple[Any, ...]) -> pd.Series:
 
 
 def _differences(found: Tables, arms: Sequence[str], paired: bool) -> str:
-    """Sentences and tables of several arms."""
+    """Several arms: sentences and tables."""
     parts = [f'<p class="lead">{text(sentence)}</p>' for sentence in sentences(found.results, arms)]
     tables = []
     for one in arm_tables(found.results, arms):
@@ -300,7 +300,7 @@ def _mean_curve(name: str, runs: Sequence[RunRecord], column: str, factor: float
 
 
 def _confusions(runs: Sequence[RunRecord]) -> str:
-    """Of the longest runs on the first data: both outputs of one arm, or the own output of each; summed over seeds."""
+    """Confusions of the longest runs on the first data: both outputs of one arm, or each arm's own, over all seeds."""
     cell = max((run.cell for run in runs if run.cell[:2] == runs[0].cell[:2]), key=lambda one: one[2])
     here = [run for run in runs if run.cell == cell and run.scores is not None]
     alone = len({run.arm for run in here}) == 1
@@ -321,7 +321,7 @@ def _confusions(runs: Sequence[RunRecord]) -> str:
 
 
 def _settings(runs: Sequence[RunRecord], arms: Sequence[str]) -> str:
-    """Where arms differ; then all settings of the first."""
+    """The settings in which arms differ; then all settings of the first."""
     firsts = [next(run for run in runs if run.arm == arm) for arm in arms]
     keys = list(dict.fromkeys(key for run in firsts for key in run.settings))
     parts = []

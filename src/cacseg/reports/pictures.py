@@ -18,7 +18,7 @@ WRONG, RIGHT, LEFT_OUT = (214, 39, 40), (225, 225, 225), (0, 0, 0)
 
 
 def saved(figure: Figure, format: str) -> bytes:
-    """A file of the figure that is the same each time."""
+    """Saves a figure reproducibly."""
     content = io.BytesIO()
     figure.savefig(content, format=format, metadata={"Software": None} if format == "png" else {"Date": None})
     return content.getvalue()

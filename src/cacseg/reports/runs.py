@@ -1,4 +1,4 @@
-"""Folders of runs as a report of them."""
+"""Reads folders of runs for a report."""
 
 from __future__ import annotations
 

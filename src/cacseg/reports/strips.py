@@ -1,4 +1,4 @@
-"""Models beside each other on some images: scores, and pictures of the images that tell most."""
+"""Compares models on some images: scores, and pictures of the images that differ most."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIDE = 320  # pixels, the longest side of a picture
 
 
 class Subject(NamedTuple):
-    """A model to look at, and how images are shown to it."""
+    """A model to look at, and its input protocol."""
 
     name: str
     load: Callable[[], SegmentationModel]
@@ -48,7 +48,7 @@ class Strip(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """What models do on some images of a split."""
+    """The results of models on some images of a split."""
 
     groups: dict[str, list[Strip]]  # by what the images were chosen for
     classes: dict[str, Colour]  # those that occur in the pictures
@@ -58,7 +58,7 @@ class Examination(NamedTuple):
 
 
 def evenly_spaced(data: SegmentationData, most: int) -> Part:
-    """Images from the first to the last of a split."""
+    """Evenly spaced images of a split."""
     return Part(data, np.linspace(0, len(data) - 1, min(most, len(data))).round().astype(int).tolist())
 
 
@@ -73,10 +73,10 @@ def examine(
     evaluations: Mapping[str, Evaluation] | None = None,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Examination:
-    """Scores the subjects on at most so many images and draws those that tell most.
+    """Scores the subjects on at most `images` images and draws those that differ most.
 
-    `evaluations` are those of the whole split, where there are any. `progress` hears the number of images done, of all
-    subjects together.
+    `evaluations` are those of the whole split, if there are any. `progress` is called with the number of images done,
+    of all subjects together.
     """
     part: SegmentationData = evenly_spaced(data, images) if evaluations is None else data
     found = dict(evaluations or {})
@@ -120,7 +120,7 @@ def _add(progress: Callable[[int], None], before: int, done: int, _: object) -> 
 
 
 def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str, list[int]]:
-    """Places of images by what they are shown for, each image once.
+    """Chooses images by the reason they are shown for, each image once.
 
     Of one model those where context helps and hurts most, of several those where the others gain and lose most beside
     the first; then the worst and the best. Few images are shared out evenly, so that no kind takes all of them. Images
@@ -150,7 +150,7 @@ def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str
 
 
 def _share_out(total: int, wishes: Sequence[int]) -> list[int]:
-    """How many each gets: one in turn until all is given or nobody wishes more."""
+    """Shares places out in turn, until none is left or no more are wanted."""
     given = [0] * len(wishes)
     for turn in range(max(wishes, default=0)):
         for k, wish in enumerate(wishes):

@@ -1,4 +1,4 @@
-"""Gathers what the figures of trained models show, draws them, and writes them into a folder."""
+"""Computes and draws the figures of trained models and writes them into a folder."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Shown(NamedTuple):
-    """A model and how images are shown to it; `title` is its column in the grid."""
+    """A model, its input protocol, and the `title` of its column in the grid."""
 
     title: str
     model: SegmentationModel
@@ -43,7 +43,7 @@ class Shown(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The figures that were written with what each shows, and of the others why not."""
+    """The figures that were written, with captions, and the reasons why others were not."""
 
     figures: dict[str, str]
     left_out: dict[str, str]
@@ -128,7 +128,7 @@ def write_figures(
 
 
 class TooFewError(ValueError):
-    """No class is in enough images."""
+    """Raised if no class is in enough images."""
 
 
 def class_number(name: str, class_names: Sequence[str]) -> int:
