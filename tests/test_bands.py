@@ -150,7 +150,7 @@ def test_a_file_of_other_bands_or_none_is_one_line(tmp_path):
     for content in (b"", b"II*\0", whole[:300], b"no image", as_npy(np.ones((9, 9)))[:90]):
         with pytest.raises(OSError, match="x is"):
             decode_bands(content, "x", 2)
-    with pytest.raises(OSError, match="40x40 pixels, more than 0.001"):
+    with pytest.raises(OSError, match=r"40x40 pixels, more than 0\.001"):
         decode_bands(whole, "x", 2, max_pixels=1000)
 
 

@@ -96,8 +96,8 @@ def _unreadable(content: bytes, where: str) -> str:
 
 def _other_bands(kind: TiffKind, where: str) -> str:
     return (
-        f"{where} has {kind}; images of colours have 1, 3 or 4 bands of 8 or 16 bits. Convert it, or use a model trained "
-        f"with data.bands={kind.bands} (see `cacseg data check --bands {kind.bands}`)."
+        f"{where} has {kind}; images of colours have 1, 3 or 4 bands of 8 or 16 bits. Convert it, or use a model "
+        f"trained with data.bands={kind.bands} (see `cacseg data check --bands {kind.bands}`)."
     )
 
 
