@@ -61,3 +61,17 @@ def test_workers_with_other_settings_are_refused(model, tmp_path):
     evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS, workers=0)
     with pytest.raises(ValueError, match="weights"):
         evaluate_shared(model, small_data(), tmp_path, Shard(), {"weights": "others"}, workers=0)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped"])
+def test_damaged_counts_of_an_image_are_named(model, tmp_path, damage):
+    evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path = next((tmp_path / "images").rglob("*.npz"))
+    whole = path.read_bytes()
+    at = whole.index(b"PK\x01\x02")
+    damaged = {"empty": b"", "half": whole[: len(whole) // 2], "flipped": whole[:at] + b"XX" + whole[at + 2 :]}
+    path.write_bytes(damaged[damage])
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*Remove it, and run any of the workers again"):
+        evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path.unlink()
+    assert evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS) is not None
