@@ -33,6 +33,7 @@ def change(content, place, value):
         ("splits/val/outputs/plain/confusion", [[1, 2], [3]], "every list must have 2 entries"),
         ("seconds", "long", "seconds"),
         ("best", [], "best"),
+        ("device", "\ud800", "half a character"),
     ],
 )
 def test_what_is_wrong_in_the_scores_of_a_run_is_named(tmp_path, place, value, words):

@@ -86,3 +86,17 @@ def test_an_image_that_changed_since_it_was_counted_is_counted_again(changed, mo
     expected = evaluate(model, part)
     for name, counts in expected.counts.items():
         assert torch.equal(found.counts[name], counts)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped"])
+def test_damaged_counts_of_an_image_are_named(model, tmp_path, damage):
+    evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path = next((tmp_path / "images").rglob("*.npz"))
+    whole = path.read_bytes()
+    at = whole.index(b"PK\x01\x02")
+    damaged = {"empty": b"", "half": whole[: len(whole) // 2], "flipped": whole[:at] + b"XX" + whole[at + 2 :]}
+    path.write_bytes(damaged[damage])
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*Remove it, and run any of the workers again"):
+        evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path.unlink()
+    assert evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS) is not None

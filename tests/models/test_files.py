@@ -168,6 +168,14 @@ def test_a_file_cut_short_is_refused(tmp_path, kind):
             read_tensors(path)
 
 
+def test_an_archive_whose_listing_is_damaged(tmp_path):
+    torch.save({"a": torch.ones(3)}, tmp_path / "a.pth")
+    whole = (tmp_path / "a.pth").read_bytes()
+    (tmp_path / "a.pth").write_bytes(whole.replace(b"PK\x01\x02", b"PK\x01\x03"))
+    with pytest.raises(ValueError, match=r"a\.pth cannot be read"):
+        read_tensors(tmp_path / "a.pth")
+
+
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"a.pth does not exist"):
         read_tensors(tmp_path / "a.pth")

@@ -240,3 +240,14 @@ def test_a_description_that_is_nested_too_deeply(model, tmp_path, key):
     save_file(tensors, tmp_path / "deep.safetensors", metadata={**metadata, key: "[" * 100_000})
     with pytest.raises(ValueError, match=rf"damaged description of its model \({key}: nested too deeply"):
         cacseg.load(tmp_path / "deep.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("class_names", 5), ("class_names", "abcd"), ("palette", 5), ("palette", [1] * 4)]
+)
+def test_class_names_and_colours_of_another_kind(model, tmp_path, key, value):
+    model.save(tmp_path / "m.safetensors")
+    tensors, metadata = load_file(tmp_path / "m.safetensors"), read_tensors(tmp_path / "m.safetensors").metadata
+    save_file(tensors, tmp_path / "other.safetensors", metadata={**metadata, key: json.dumps(value)})
+    with pytest.raises(ValueError, match=rf"{key} of .*other\.safetensors must be 4"):
+        cacseg.load(tmp_path / "other.safetensors")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -130,6 +131,10 @@ def read_evaluation(path: Path) -> Mapping[str, Any] | None:
 
 
 def _check(kind: type[_Part], content: dict[str, Any], path: Path) -> None:
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{path} is damaged: its text holds half a character ({error}). {REMEDY}") from error
     try:
         kind.model_validate(content)
     except ValidationError as error:

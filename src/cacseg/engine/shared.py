@@ -69,7 +69,7 @@ def evaluate_shared(
             evaluate(model, data, places=todo, keep=keep, progress=update, **how)
     if not journal.is_last or not all(path_of(name).exists() for name in names):
         return None
-    return _merge(model, data, [_unpack(path_of(name).read_bytes(), name, model.num_classes) for name in names])
+    return _merge(model, data, [_read(path_of(name), name, model.num_classes) for name in names])
 
 
 def _merge(model: SegmentationModel, data: SegmentationData, images: list[ImageCounts]) -> Evaluation:
@@ -96,6 +96,16 @@ def _pack(one: ImageCounts) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # allow_pickle has another type
     return buffer.getvalue()
+
+
+def _read(path: Path, name: str, num_classes: int) -> ImageCounts:
+    try:
+        return _unpack(path.read_bytes(), name, num_classes)
+    except OSError:
+        raise
+    except Exception as error:  # of many kinds: numpy's, zip's and ours
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is damaged ({reason}). Remove it, and run any of the workers again.") from error
 
 
 def _unpack(content: bytes, name: str, num_classes: int) -> ImageCounts:

@@ -146,7 +146,8 @@ def _with_confusion(folder: Path, scores: Scores) -> Scores:
 
 def _read_confusion(path: Path, count: int) -> list[list[int]]:
     rows = [row[1:] for row in read_csv(path)[1:]]
-    if any(len(row) != count for row in (rows, *rows)) or not all(_is_count(cell) for row in rows for cell in row):
+    whole = len(rows) == count and all(len(row) == count for row in rows)
+    if not whole or not all(_is_count(cell) for row in rows for cell in row):
         raise ValueError(
             f"{path} is damaged: it must hold {count} rows of {count} counts. Evaluate again, or remove it."
         )
@@ -172,7 +173,7 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
         "optimiser": f"{config.optimiser.name}, rate {config.optimiser.rate:g}",
         "precision, seed": f"{training.precision}, {training.seed}",
     }
-    if "date" in scores:
+    if all(scores.get(key) is not None for key in ("date", "train_images", "parameters")):
         validated = scores["splits"]["val"]["images"]
         facts["images"] = f"{scores['train_images']} to train, {validated} to validate"
         facts |= {"parameters": f"{scores['parameters']:,}", "date": scores["date"][:16].replace("T", " ") + " UTC"}
