@@ -318,7 +318,7 @@ def test_an_empty_split_and_nothing_but_ignored(tmp_path):
     for path in [*(tmp_path / "images/train").rglob("*.*"), *(tmp_path / "labels/train").rglob("*.*")]:
         path.unlink()
     train, val = check_data("folder", tmp_path, workers=0).splits
-    assert train.problems == ["the split 'train' is empty: no image with labels."]
+    assert train.problems == [f"the split 'train' of {tmp_path} is empty: no image with labels."]
     assert val.problems == ["no pixel of the split 'val' has a class: everything is ignored."]
 
 

@@ -57,6 +57,20 @@ def test_a_damaged_member_is_named_and_the_others_are_read(compression, tmp_path
         files.read("b.png")
 
 
+def test_a_member_that_begins_before_its_zip_is_named(tmp_path):
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("a.png", b"a")
+        archive.writestr("b.png", b"b")
+    content = (tmp_path / "data.zip").read_bytes()
+    start = (
+        content.rindex(b"PK\5\6") + 16
+    )  # where the directory is said to begin: 4 bytes too late, so members lie too early
+    moved = (int.from_bytes(content[start : start + 4], "little") + 4).to_bytes(4, "little")
+    (tmp_path / "data.zip").write_bytes(content[:start] + moved + content[start + 4 :])
+    with pytest.raises(OSError, match=r"data.zip/a.png cannot be read .*Copy the .zip again"):
+        open_files(tmp_path / "data.zip").read("a.png")
+
+
 def test_what_is_no_data_set(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no data set at .*nowhere: no such folder or .zip"):
         open_files(tmp_path / "nowhere")

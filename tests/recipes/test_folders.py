@@ -32,6 +32,11 @@ def test_what_is_no_log_has_no_rows(tmp_path, content, encoding):
     assert read_metrics(tmp_path / "metrics.csv") is None
 
 
+def test_a_log_with_names_of_no_letters_has_no_rows(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"step,\xec\n1,2\n")
+    assert read_metrics(tmp_path / "metrics.csv") is None
+
+
 @pytest.mark.parametrize("content", ["", ",a\na,1\n", ",a,b\na,1,2\nb,3,x\n", ",a,b\na,1,2\nb,3,-4\n", "\0"])
 def test_damaged_counts_of_an_evaluation(tmp_path, content):
     write_evaluation(tmp_path, ["a", "b"])

@@ -184,7 +184,7 @@ def check_data(
         report.problems += [f"{files.where(path)} has no image." for path in listing.unpaired_labels]
         report.problems += [problems[index] for index in sorted(problems)]
         if not len(data):
-            report.problems.append(f"the split {data.split!r} is empty: no image with labels.")
+            report.problems.append(f"the split {data.split!r} of {files.where('')} is empty: no image with labels.")
         elif not report.pixels[: len(classes.names)].any() and not problems:
             report.problems.append(f"no pixel of the split {data.split!r} has a class: everything is ignored.")
         elif (

@@ -187,7 +187,7 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
     except OSError:
         return None
     whole = [row for row in rows if len(row) == len(header) and _is_count(row[0])]
-    if header[:1] != ["step"] or not whole or len(set(header)) < len(header):
+    if header[:1] != ["step"] or not whole or len(set(header)) < len(header) or not "".join(header).isprintable():
         return None
     table = pd.DataFrame(whole, columns=header).apply(pd.to_numeric, errors="coerce")
     return table.replace([math.inf, -math.inf], math.nan).astype({"step": int})

@@ -197,8 +197,12 @@ class ZipFiles:
                 if member.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     return file.read(max(1, size))  # and no more than that is unpacked
                 return b"".join(iter(partial(file.read, PIECE), b""))
-        except (OSError, MemoryError):
+        except MemoryError:
             raise
+        except OSError as error:
+            if error.errno is None:  # a reason of ours
+                raise
+            raise OSError(f"{self.where(path)} cannot be read ({error}). Copy the .zip again.") from error
         except KeyError as error:
             raise FileNotFoundError(f"there is no {path} in {self.root}.") from error
         except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python cannot undo
