@@ -63,14 +63,14 @@ def print_table(results: Sequence[Found]) -> None:
         print(row[0].ljust(width), *(cell.rjust(9) for cell in row[1:]))
 
 
-def record(results: Sequence[Found], seed: int, seconds: float, jobs: int) -> dict[str, Any]:
+def record(results: Sequence[Found], asked: int, seed: int, seconds: float, jobs: int) -> dict[str, Any]:
     import torch
 
     import cacseg
 
     counts = {row[0]: dict(zip(OUTCOMES, map(int, row[1:]), strict=True)) for row in table(results)}
     return {
-        "command": f"make fuzz N={len(results)} SEED={seed}",
+        "command": f"make fuzz N={asked} SEED={seed}",
         "date": datetime.now(timezone.utc).date().isoformat(),
         "seed": seed,
         "loads": len(results),
@@ -134,7 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*summary(results), sep="\n")
         print(f"{len(results)} loads in {seconds:.0f} s; seed {chosen.seed}")
     if chosen.json:
-        chosen.json.write_text(json.dumps(record(results, chosen.seed, seconds, chosen.jobs), indent=2) + "\n")
+        chosen.json.write_text(
+            json.dumps(record(results, chosen.loads, chosen.seed, seconds, chosen.jobs), indent=2) + "\n"
+        )
     return int(any(found.outcome not in FINE for found in results))
 
 
