@@ -14,7 +14,7 @@ MINIMUM_TESTS ?= tests/functional tests/models tests/adapters tests/data tests/e
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
-.PHONY: help demo test test-all test-minimum lint types layers package tests browser gpu bench tables pictures format clean
+.PHONY: help demo test test-all test-minimum lint types layers package tests browser gpu bench tables notebook pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -78,6 +78,9 @@ bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
 
 tables: $(SETUP)  ## write the measured tables of README and docs anew
 	$(BIN)/python tools/tables.py
+
+notebook: $(SETUP)  ## run examples/quickstart.ipynb anew and keep what it shows
+	OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace examples/quickstart.ipynb
 
 pictures: $(SETUP)  ## make the pictures of README and docs anew: COMPARISON, RUN and DATA are of CamVid
 	$(BIN)/python tools/pictures.py $(COMPARISON) $(RUN) --data $(DATA)

@@ -8,7 +8,7 @@ losses = cacseg.ContextLoss()(outputs, labels)           # named terms and their
 model = cacseg.convert(any_segmentation_model)           # of smp, torchvision, transformers, ...
 losses = model.loss(images, labels)
 
-model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs cacseg[models]
+model = cacseg.create_model("upernet_swin_tiny", num_classes=150)    # needs the extra models
 losses = model.loss(images, labels)
 cacseg.train(model, dataset, val_share=0.2, folder="runs/mine")      # pairs of images and masks
 model.save("model.safetensors")
@@ -19,6 +19,7 @@ result = model.predict("photo.jpg")                      # result.mask, result.c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cacseg._install import with_extra
 from cacseg._torchvision import install_hook
 from cacseg._version import __version__ as __version__
 
@@ -50,8 +51,8 @@ _MODULES = {
     "upsampled_cross_entropy": "ops",
 }
 NEEDED_BY = {
-    **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "cacseg[models]"),
-    **dict.fromkeys(("numpy", "PIL", "pydantic", "lightning"), "cacseg[train]"),
+    **dict.fromkeys(("huggingface_hub", "timm", "safetensors", "torchvision"), "models"),
+    **dict.fromkeys(("numpy", "PIL", "pydantic", "lightning"), "train"),
 }
 _PACKAGES = ("adapters", "functional", "models", "ops", "variants")
 
@@ -84,7 +85,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED_BY:
             raise
-        message = f"cacseg.{name} needs {error.name}, which is not installed: pip install '{NEEDED_BY[error.name]}'"
+        message = f"cacseg.{name} needs {error.name}, which is not installed: {with_extra(NEEDED_BY[error.name])}"
         raise ModuleNotFoundError(message, name=error.name) from error
     return found if name in _PACKAGES else getattr(found, name)
 

@@ -134,7 +134,7 @@ def _load_saved(path: Path) -> Any:
     try:
         from datasets import load_from_disk
     except ModuleNotFoundError as error:
-        message = f"{path} needs datasets, which is not installed: pip install 'cacseg[datasets]'"
+        message = f"{path} needs datasets, which is not installed: pip install datasets"
         raise ModuleNotFoundError(message, name=error.name) from error
     return load_from_disk(str(path))
 

@@ -37,7 +37,7 @@ def check_packages(file_format: str) -> None:
     needed = ("onnx", "onnxscript", "onnxruntime") if file_format == "onnx" else ()
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        message = f"ONNX files need {', '.join(missing)}: pip install 'cacseg[export]'"
+        message = f"ONNX files need {', '.join(missing)}: pip install {' '.join(missing)}"
         raise ModuleNotFoundError(message, name=missing[0])
 
 
