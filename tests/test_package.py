@@ -37,6 +37,7 @@ def test_importing_cacseg_imports_torch_and_nothing_heavier():
 FIRST_USE = """
 import os, sys
 import cacseg
+import torch  # once, not in each child
 
 for name in sys.argv[1:]:
     if os.fork() == 0:
