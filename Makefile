@@ -21,7 +21,7 @@ N ?= 1500
 KILLS ?= 50
 SEED ?= 0
 
-.PHONY: help demo test test-all test-minimum lint types layers package tests fuzz chaos audit browser gpu bench docs tables pictures format clean
+.PHONY: help demo test test-all test-minimum lint types layers package tests fuzz chaos audit browser gpu bench docs tables notebook pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -106,6 +106,9 @@ docs: $(DOCS)/.installed  ## the documentation site, in site/: open site/index.h
 
 tables: $(SETUP)  ## write the measured tables of README and docs anew
 	$(BIN)/python tools/tables.py
+
+notebook: $(SETUP)  ## run examples/quickstart.ipynb anew and keep what it shows
+	OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace examples/quickstart.ipynb
 
 pictures: $(SETUP)  ## make the pictures of README and docs anew: COMPARISON, RUN and DATA are of CamVid
 	$(BIN)/python tools/pictures.py $(COMPARISON) $(RUN) --data $(DATA)

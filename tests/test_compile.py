@@ -49,7 +49,7 @@ def test_training_compiles_without_a_graph_break(preset, dynamic, backend):
         compiled(features, wrong)
 
 
-@pytest.mark.parametrize("case", ["uint8", "autocast", "packed", "overlap"])
+@pytest.mark.parametrize("case", ["uint8", "autocast", "packed", pytest.param("overlap", marks=pytest.mark.slow)])
 def test_other_inputs_compile_without_a_graph_break(case):
     torch.manual_seed(0)
     classifier = cacseg.ContextAwareClassifier(D, N, preset="released")

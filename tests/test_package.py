@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import cacseg
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +37,7 @@ def test_importing_cacseg_imports_torch_and_nothing_heavier():
 FIRST_USE = """
 import os, sys
 import cacseg
+import torch  # once, not in each child
 
 for name in sys.argv[1:]:
     if os.fork() == 0:
@@ -50,6 +53,20 @@ def test_a_name_is_found_on_first_use():
     names = ["create_model", "load", "models", "convert", "restore"]
     process = subprocess.run([sys.executable, "-c", FIRST_USE, *names], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr[-2000:]
+
+
+def test_what_is_missing_is_installed_from_a_clone_or_a_wheel(monkeypatch):
+    """cacseg is not on PyPI: no command names it as if it were."""
+    monkeypatch.setitem(sys.modules, "timm", None)
+    for name in [one for one in sys.modules if one.startswith("cacseg.models")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(
+        ModuleNotFoundError, match=r"create_model needs timm.*'\.\[models\]'.*\.whl\[models\]'"
+    ) as raised:
+        cacseg.create_model  # noqa: B018
+    assert cacseg.__version__ in str(raised.value)
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.md")]
+    assert not [path for path in sources if re.search(r"pip install '?cacseg\[", path.read_text())]
 
 
 def test_the_public_names_exist_and_are_few():

@@ -1,7 +1,7 @@
 """Builds sdist and wheel, installs the wheel into a fresh environment and uses it there.
 
-    python tools/package.py [-o dist]            the environment sees the packages of this one, not its cacseg; no network
-    python tools/package.py --empty [-c FILE]    pip installs everything that cacseg[train] declares
+    python tools/package.py [-o dist]            the environment sees this one's packages, not its cacseg; no network
+    python tools/package.py --empty [-c FILE]    pip installs everything that the extra `train` declares
 
 The wheel is built from the sdist, so both are whole. What is tried: import, convert, two steps, cacseg.train, predict,
 `cacseg --version`.

@@ -19,6 +19,7 @@ result = model.predict("photo.jpg")                      # result.mask, result.c
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cacseg._install import with_extra
 from cacseg._torchvision import install_hook
 from cacseg._version import __version__ as __version__
 
@@ -84,10 +85,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED_BY:
             raise
-        message = (
-            f"cacseg.{name} needs {error.name}, which is not installed. In the clone of cacseg run "
-            f"pip install -e '.[{NEEDED_BY[error.name]}]'"
-        )
+        message = f"cacseg.{name} needs {error.name}, which is not installed: {with_extra(NEEDED_BY[error.name])}"
         raise ModuleNotFoundError(message, name=error.name) from error
     return found if name in _PACKAGES else getattr(found, name)
 

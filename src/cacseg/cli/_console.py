@@ -11,10 +11,9 @@ try:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.table import Table
 except ModuleNotFoundError as error:  # pragma: no cover
-    sys.exit(
-        f"the command line needs {error.name}, which is not installed. In the clone of cacseg run "
-        "pip install -e '.[all]'"
-    )
+    from cacseg._install import with_extra
+
+    sys.exit(f"the command line needs {error.name}, which is not installed: {with_extra('all')}")
 
 out, messages = Console(), Console(stderr=True)
 MAX_WIDTH = 1000  # letters, more than a table has

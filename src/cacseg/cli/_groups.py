@@ -6,8 +6,6 @@ from typing import Any
 
 from typer.core import TyperGroup
 
-from cacseg.cli._console import typer
-
 START, DATA, TRAIN = "Start here", "Look at data", "Train and compare"
 RESULTS, USE, REFERENCE = "Look at results", "Use a model", "Models, weights, timings"
 
@@ -15,8 +13,8 @@ RESULTS, USE, REFERENCE = "Look at results", "Use a model", "Models, weights, ti
 class GroupedCommands(TyperGroup):
     """Lists each command below its heading, the `rich_help_panel` that it was added with."""
 
-    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:
-        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        commands: dict[str, Any] = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         width = max(map(len, commands))
         headings: dict[str, list[tuple[str, str]]] = {
             heading: [] for heading in (START, DATA, TRAIN, RESULTS, USE, REFERENCE)

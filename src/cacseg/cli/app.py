@@ -48,9 +48,7 @@ def app(
         from cacseg.app.predict import Predictor
         from cacseg.app.server import Server, bind, is_local, is_predicting, serve
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"the app needs {error.name}. In the clone of cacseg run pip install -e '.[app]'"
-        ) from error
+        raise ModuleNotFoundError(f"the app needs {error.name}: pip install starlette uvicorn") from error
 
     weights = find_weights(checkpoint)
     run = data_of_run(weights)

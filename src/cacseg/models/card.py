@@ -8,6 +8,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from cacseg._hub import PLACEHOLDER
+from cacseg._version import __version__
 from cacseg.models.model import SegmentationModel
 from cacseg.models.summary import count_parameters
 
@@ -68,6 +69,7 @@ def make_card(
         facts,
         template_path=str(TEMPLATE),
         title=title,
+        version=__version__,
         repo=name,
         architecture=f"`{arguments['name']}`" + (f" on `{backbone}`" if backbone else ""),
         classifier=f"a context-aware classifier (preset `{arguments['preset']}`)" if adapts else "a plain classifier",
