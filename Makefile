@@ -8,13 +8,20 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 # Processes that run tests, each with one thread.
 WORKERS ?= 2
+# Of `make test-minimum`: what touches the packages whose versions differ. Old ones warn, which is no error there.
+MINIMUM_TESTS ?= tests/functional tests/models tests/adapters tests/data tests/engine tests/runtime tests/recipes \
+  tests/reports tests/cli tests/app tests/test_*.py
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
 # The documentation site has a small environment of its own: it reads the sources and needs no torch.
 DOCS := .venv-docs
 
-.PHONY: help demo test test-all lint types layers tests browser gpu bench docs tables pictures format clean
+N ?= 1500
+KILLS ?= 50
+SEED ?= 0
+
+.PHONY: help demo test test-all test-minimum lint types layers package tests fuzz chaos audit browser gpu bench docs tables pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -28,7 +35,7 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes
 	$(BIN)/cacseg demo
 
-test: lint types layers tests docs  ## everything CI runs
+test: lint types layers package tests docs  ## everything CI runs
 
 lint: $(SETUP)  ## ruff: format and lint
 	$(BIN)/ruff format --check .
@@ -40,12 +47,32 @@ types: $(SETUP)  ## mypy, strict
 layers: $(SETUP)  ## the direction of imports
 	$(BIN)/lint-imports
 
+package: $(SETUP)  ## build sdist and wheel, install the wheel into a fresh environment and use it there
+	OMP_NUM_THREADS=1 $(BIN)/python tools/package.py
+
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 
 test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not gpu'
+
+fuzz: $(SETUP)  ## N damaged files through the functions of the commands: make fuzz N=10000 SEED=1, or REPEAT=1/zip/7
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign.fuzz $(if $(REPEAT),--repeat $(REPEAT),--loads $(N) --seed $(SEED)) $(FUZZ)
+
+chaos: $(SETUP)  ## kill -9, full disks and a killed rank, compared with what was left alone: make chaos KILLS=50 SEED=1
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m campaign.chaos --kills $(KILLS) --seed $(SEED) $(CHAOS)
+
+audit: $(SETUP)  ## ask PyPI for known weaknesses of every installed package
+	$(BIN)/python tools/audit.py
+
+# MINIMUM_TORCH=torch==2.13.0 and the like: another torch than the lowest.
+test-minimum:  ## tests with the lowest versions that pyproject.toml allows, in an environment of their own
+	$(PYTHON) -m venv --clear .venv-minimum
+	.venv-minimum/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-minimum/bin/uv pip install --quiet --python .venv-minimum/bin/python --resolution lowest-direct -e '.[test]' $(MINIMUM_TORCH)
+	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -n $(WORKERS) --dist worksteal -o filterwarnings=default \
+	  -k 'not Sapiens2 and not Tipsv2' $(MINIMUM_TESTS)
 
 browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
 	@for name in "$$CACSEG_BROWSER" chromium chromium-browser google-chrome google-chrome-stable; do \
@@ -88,4 +115,4 @@ format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environment and the caches
-	rm -rf $(VENV) $(DOCS) site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(DOCS) .venv-minimum dist site .pytest_cache .mypy_cache .ruff_cache

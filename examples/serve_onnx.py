@@ -94,7 +94,7 @@ class Service:
         if not content:
             raise OSError("the request has no image in its body")
         check_pixels(content, "the image", self.pixels)
-        image = decode_image(content, "the image")
+        image = decode_image(content, "the image", self.pixels)
         size = (image.shape[0], image.shape[1])
         (answer,) = self.backend.predict([self.backend.view(image)], size, run=run)
         return index_png(answer.mask, self.backend.classes.palette)

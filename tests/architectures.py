@@ -76,21 +76,15 @@ SEGFORMER = {
     "decoder_hidden_size": 16,
     "drop_path_rate": 0.0,
 }
-SAPIENS = {
-    **VIT,
-    "patch_size": 16,
-    "num_attention_heads": 2,
-    "head_config": transformers.Sapiens2HeadConfig(
-        upsample_out_channels=[16, 16], upsample_kernel_sizes=[4, 4], conv_out_channels=[16], conv_kernel_sizes=[1]
-    ),
+SAPIENS = {**VIT, "patch_size": 16, "num_attention_heads": 2}
+SAPIENS_HEAD = {
+    "upsample_out_channels": [16, 16],
+    "upsample_kernel_sizes": [4, 4],
+    "conv_out_channels": [16],
+    "conv_kernel_sizes": [1],
 }
-TIPS = {
-    "backbone_config": transformers.Tipsv2VisionConfig(
-        **VIT, patch_size=8, out_indices=[1, 2, 3, 4], apply_layernorm=True, reshape_hidden_states=False
-    ),
-    "neck_hidden_sizes": [8, 8, 16, 16],
-    "fusion_hidden_size": 16,
-}
+TIPS = {**VIT, "patch_size": 8, "out_indices": [1, 2, 3, 4], "apply_layernorm": True, "reshape_hidden_states": False}
+TIPS_NECK = {"neck_hidden_sizes": [8, 8, 16, 16], "fusion_hidden_size": 16}
 LIGHT = functools.partial(build_smp, encoder="mobilenet_v2")
 NARROW = (64, 32, 16, 16, 16)  # channels of a decoder
 
@@ -131,9 +125,13 @@ ARCHITECTURES = {
         "MobileViT", hidden_sizes=[16, 24, 32], neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32], aspp_out_channels=16
     ),
     "transformers MobileViTV2": lambda: build_transformers("MobileViTV2", width_multiplier=0.25, aspp_out_channels=16),
-    "transformers Sapiens2": lambda: build_transformers("Sapiens2", **SAPIENS),
+    "transformers Sapiens2": lambda: build_transformers(
+        "Sapiens2", **SAPIENS, head_config=transformers.Sapiens2HeadConfig(**SAPIENS_HEAD)
+    ),
     "transformers Segformer": lambda: build_transformers("Segformer", **SEGFORMER),
-    "transformers Tipsv2Dpt": lambda: build_transformers("Tipsv2Dpt", **TIPS),
+    "transformers Tipsv2Dpt": lambda: build_transformers(
+        "Tipsv2Dpt", backbone_config=transformers.Tipsv2VisionConfig(**TIPS), **TIPS_NECK
+    ),
     "transformers UperNet with ConvNeXt": lambda: build_upernet("convnext"),
     "transformers UperNet with Swin": lambda: build_upernet("swin"),
 }

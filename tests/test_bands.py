@@ -28,10 +28,17 @@ from affine import Affine  # noqa: E402
 EMPTY = -9999.0
 SIZE = 64
 PLACE = {"crs": "EPSG:32632", "transform": Affine(10.0, 0.0, 500_000.0, 0.0, -10.0, 5_200_000.0)}
-SETTINGS = (
-    "model.name=fcn model.backbone=test_resnet model.head_channels=8 data.crop=32,32 training.batch=2 "
-    "schedule.steps=2 schedule.warmup_steps=1 training.validate_every=2 training.workers=0"
-).split()
+SETTINGS = [
+    "model.name=fcn",
+    "model.backbone=test_resnet",
+    "model.head_channels=8",
+    "data.crop=32,32",
+    "training.batch=2",
+    "schedule.steps=2",
+    "schedule.warmup_steps=1",
+    "training.validate_every=2",
+    "training.workers=0",
+]
 
 
 def save_tiff(path, bands, **options):
@@ -143,8 +150,8 @@ def test_a_file_of_other_bands_or_none_is_one_line(tmp_path):
     for content in (b"", b"II*\0", whole[:300], b"no image", as_npy(np.ones((9, 9)))[:90]):
         with pytest.raises(OSError, match="x is"):
             decode_bands(content, "x", 2)
-    with pytest.raises(OSError, match="40x40 pixels, more than 0.001"):
-        decode_bands(whole, "x", 2, limit=1000)
+    with pytest.raises(OSError, match=r"40x40 pixels, more than 0\.001"):
+        decode_bands(whole, "x", 2, max_pixels=1000)
 
 
 def test_a_split_reads_bands_and_ignores_what_has_no_data(folders):
@@ -157,8 +164,9 @@ def test_a_split_reads_bands_and_ignores_what_has_no_data(folders):
     assert sample.picture.dtype == np.uint8
     with pytest.raises(ValueError, match="4 band"):
         open_data("folder", folders / "geo", "val", bands=3).read(0)
-    with pytest.raises(OSError, match="data.bands=NUMBER"):
+    with pytest.raises(OSError, match=r"4 band\(s\) of floats of 32 bits.*data\.bands=4") as raised:
         open_data("folder", folders / "geo", "val").read(0)
+    assert "damaged" not in str(raised.value)
 
 
 def test_mean_and_deviation_leave_out_what_has_no_data(folders, capsys, monkeypatch):
@@ -260,7 +268,7 @@ def test_a_run_keeps_its_bands_and_predicts_with_them(folders, trained, kind, ba
 
     val = open_data("folder", folders / kind, "val", bands=bands)
     sample = val.read(0)
-    images = torch.from_numpy((np.nan_to_num((sample.image - np.float32(mean)) / np.float32(std), nan=0.0)))
+    images = torch.from_numpy(np.nan_to_num((sample.image - np.float32(mean)) / np.float32(std), nan=0.0))
     with torch.no_grad():
         expected = model(images.permute(2, 0, 1)[None])[0].argmax(0).numpy().astype(np.uint8)
     empty = np.isnan(sample.image).any(2)

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+import bad_files as bad
 import cacseg
 from cacseg.data import normalise
 from cacseg.engine.inference import Inference
@@ -214,3 +215,16 @@ def test_models_that_are_refused(tmp_path, pixels):
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(ValueError, match="damaged"):
         cacseg.Predictor(tmp_path / "broken.onnx")
+
+
+def test_files_that_claim_too_much_and_a_limit_that_is_given(model, pixels, tmp_path):
+    path = tmp_path / "claims.jpg"
+    path.write_bytes(bad.CLAIMS["claims.jpg"])
+    with pytest.raises(OSError, match=r"claims\.jpg has 32767x32767 pixels.*max_pixels=.*--tile"):
+        model.predict(path)
+    Image.fromarray(pixels).save(path)
+    assert model.predict(path, max_pixels=40 * 56).mask.shape == (40, 56)
+    with pytest.raises(OSError, match="56x40 pixels"):
+        model.predict(path, max_pixels=40 * 56 - 1)
+    with pytest.raises(ValueError, match="floating point"):
+        model.predict(Image.fromarray(pixels[..., 0].astype(np.float32)))

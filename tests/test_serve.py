@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import bad_files as bad
 import cacseg
 from onnx_files import Small, write_small
 
@@ -85,6 +86,7 @@ def test_an_image_in_a_mask_out(port, exported):
         (picture()[:200], 422),
         (picture((101, 100), "JPEG"), 422),  # more pixels than allowed
         (bytes(60_000), 413),
+        *((content, 422) for content in bad.CLAIMS.values()),
     ],
 )
 def test_what_is_refused_leaves_the_service_running(port, body, status):

@@ -231,3 +231,31 @@ def throughput() -> list[str]:
         ratio = f"{result['ratio']:.2f}x" if kind == "ours" else "1x"
         rows.append([title, f"{median:.1f}", f"{min(speeds):.1f} to {max(speeds):.1f}", ratio])
     return markdown_table(["pipeline", "images a second a core", "range", ""], rows)
+
+
+def recorded(found: Any) -> str:
+    """Command, machine and date of a campaign."""
+    return f"`{found['command']}`, {found['processor']}, {found['minutes']:.0f} minutes, {found['date']}."
+
+
+def damaged_files() -> list[str]:
+    """What came of the loads of `make fuzz`, by kind of file."""
+    found = timed("fuzz")
+    outcomes = list(found["kinds"]["all"])
+    rows = [
+        [kind, str(sum(counts.values())), *(str(counts[one]) for one in outcomes)]
+        for kind, counts in found["kinds"].items()
+    ]
+    extremes = f"The longest took {found['longest_seconds']:.1f} s, the largest {found['largest_mib']:.0f} MiB."
+    return [recorded(found), extremes, "", *markdown_table(["files", "loads", *outcomes], rows)]
+
+
+def killed_jobs() -> list[str]:
+    """What came of the jobs of `make chaos`."""
+    found = timed("chaos")
+    rows = []
+    for job in dict.fromkeys(one["job"] for one in found["jobs"]):
+        same = [one for one in found["jobs"] if one["job"] == job]
+        kills, equal = sum(len(one["kills"]) for one in same), sum(not one["problems"] for one in same)
+        rows.append([job, str(len(same)), str(kills), str(equal)])
+    return [recorded(found), "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]

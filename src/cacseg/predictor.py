@@ -12,7 +12,8 @@ from PIL import Image
 
 from cacseg.runtime.backend import Answer, Backend, Scale
 from cacseg.runtime.bands import Pixels, as_picture, checked_bands, read_image, without_data
-from cacseg.runtime.decode import upright
+from cacseg.runtime.decode import MAX_PIXELS, max_bytes, upright
+from cacseg.runtime.files import read_file
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
@@ -44,6 +45,7 @@ class Predictor:
         inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
         device: "auto", "cpu", "cuda", "cuda:1", ...
         precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
+        max_pixels: of an image file, which is decoded whole; one with more is refused before that.
     """
 
     def __init__(
@@ -62,8 +64,10 @@ class Predictor:
         inference: Inference | None = None,
         device: str = "auto",
         precision: str = "auto",
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.backend: Backend
+        self.max_pixels = max_pixels
         if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
@@ -119,7 +123,7 @@ class Predictor:
 
     def _predict(self, images: Sequence[Any], batch: int) -> Iterator[tuple[int, Result]]:
         def read(place: int) -> tuple[int, Pixels, Any]:
-            image = as_image(images[place], self.backend.bands)
+            image = as_image(images[place], self.backend.bands, self.max_pixels)
             return place, image, self.backend.view(image)
 
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
@@ -139,8 +143,8 @@ class Predictor:
         """
         backend = self.backend.carrying(carry) if carry != 0.0 else self.backend
         if isinstance(frames, str | Path):
-            frames = (frame.image for frame in open_frames(frames).images)
-        return self._stream(backend, (as_image(one, backend.bands) for one in frames))
+            frames = (frame.image for frame in open_frames(frames, max_pixels=self.max_pixels).images)
+        return self._stream(backend, (as_image(one, backend.bands, self.max_pixels) for one in frames))
 
     def _stream(self, backend: Backend, images: Iterable[Pixels]) -> Iterator[Result]:
         for image in images:
@@ -159,10 +163,11 @@ class Predictor:
         return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
 
 
-def as_image(image: Any, bands: int | None = None) -> Pixels:
+def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS) -> Pixels:
     """Red, green, blue, [H, W, 3], of whatever holds an image; or its bands, float32 [H, W, bands]."""
     if isinstance(image, str | Path):
-        return read_image(Path(image).expanduser().read_bytes(), str(image), bands)
+        content, _ = read_file(Path(image).expanduser(), max_bytes(max_pixels, bands))
+        return read_image(content, str(image), bands, max_pixels)
     if bands is not None:
         return _as_bands(image, bands)
     if isinstance(image, Image.Image):

@@ -37,7 +37,9 @@ def draw(b=4, size=64, seed=0):
     return torch.randn(b, 3, size, size, generator=generator) + 2.0 * mask[:, None], mask.long()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ("Linknet", "UPerNet"))) for name in MODELS]
+)
 def test_a_binary_model_of_smp(name):
     torch.set_num_threads(1)
     original, (images, masks) = build(name), draw()

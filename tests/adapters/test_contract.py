@@ -11,6 +11,20 @@ import cacseg
 from architectures import ARCHITECTURES, TERMS, N, build, build_torchvision, draw, scores_of
 from cacseg.adapters.calls import current_call
 
+# Nearest relatives of another one here: the same seam in the same library.
+RELATIVES = {
+    "smp UnetPlusPlus",
+    "smp MAnet",
+    "smp PAN",
+    "smp DeepLabV3",
+    "torchvision fcn, no aux",
+    "torchvision deeplabv3",
+    "torchvision deeplabv3, no aux",
+    "transformers Beit, no auxiliary",
+    "transformers Data2VecVision",
+    "transformers DPT, no auxiliary",
+    "transformers MobileViTV2",
+}
 # Models that answer with something else than scores upsampled once.
 OTHERWISE = {"smp Unet, softmax after it", "transformers DPT", "transformers DPT, no auxiliary"}
 
@@ -26,7 +40,9 @@ def without_gradient(model):
     return {name for name, one in model.named_parameters() if one.requires_grad and one.grad is None}
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in RELATIVES)) for name in ARCHITECTURES]
+)
 def test_the_contract(name):
     torch.set_num_threads(1)
     model, (images, labels) = build(name), draw(name)
@@ -155,3 +171,4 @@ def test_the_contract_covers_the_libraries():
     libraries = [name.split()[0] for name in ARCHITECTURES]
     assert len(libraries) >= 25
     assert set(libraries) == {"smp", "torchvision", "transformers"}
+    assert set(ARCHITECTURES) > RELATIVES

@@ -18,7 +18,8 @@ from cacseg.adapters.calls import current_call
 
 
 @pytest.mark.parametrize(
-    ("kernel", "backend"), [(1, "aot_eager"), (3, "aot_eager"), pytest.param(3, "inductor", marks=pytest.mark.slow)]
+    ("kernel", "backend"),
+    [(1, "aot_eager"), *(pytest.param(3, one, marks=pytest.mark.slow) for one in ("aot_eager", "inductor"))],
 )
 def test_training_and_inference_compile_whole(kernel, backend):
     model, (images, labels) = tiny(kernel), draw()
@@ -42,7 +43,7 @@ def test_training_and_inference_compile_whole(kernel, backend):
 @pytest.mark.parametrize(
     "name",
     [
-        "smp Unet",
+        pytest.param("smp Unet", marks=pytest.mark.slow),
         pytest.param("torchvision deeplabv3_mobilenet_v3_large", marks=pytest.mark.slow),
         "transformers Segformer",
     ],

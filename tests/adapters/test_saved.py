@@ -135,7 +135,7 @@ def test_folders_and_files_that_are_none(tmp_path):
     with pytest.raises(FileNotFoundError, match=FILE):
         cacseg.convert(model, saved=tmp_path)
     (tmp_path / FILE).write_bytes(b"junk" * 9)
-    with pytest.raises(ValueError, match="no file of a conversion"):
+    with pytest.raises(ValueError, match=rf"{FILE} is damaged"):
         cacseg.convert(model, saved=tmp_path)
     save_file({}, tmp_path / FILE, {"format": "pt"})
     with pytest.raises(ValueError, match="format must be 'cacseg conversion 1'; got 'pt'"):

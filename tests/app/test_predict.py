@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import bad_files as bad
 from app_server import bad_uploads, encode, noise, predictor
 from cacseg.app import predict as module
 from cacseg.app.predict import read_image, shrink
@@ -120,3 +121,11 @@ def test_more_pixels_than_are_read(monkeypatch):
     monkeypatch.setattr(module, "MAX_PIXELS", 1000)
     with pytest.raises(OSError, match=r"a.png has 48x40 pixels, more than 0.001 megapixels"):
         read_image(encode(noise()), "a.png")
+
+
+@pytest.mark.parametrize("name", bad.CLAIMS)
+@pytest.mark.parametrize("bands", [None, 4])
+def test_uploads_that_claim_any_size_are_refused(name, bands):
+    with pytest.raises((OSError, ValueError), match=name) as raised:
+        read_image(bad.CLAIMS[name], name, bands)
+    assert "--" not in str(raised.value)  # who uploads has no command line

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from cacseg.bench.data import write_generated
 from cacseg.bench.jobs import LOOP, Rate, _Crops, compare_rates
+from cacseg.bench.mmsegmentation import MmsegCrops
 from cacseg.cli import app
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.protocol import open_split
@@ -37,20 +38,28 @@ def test_training_is_timed_beside_a_loop(tmp_path):
     assert found["rows"][LOOP]["ratio"] == 1.0
 
 
-def test_the_loop_s_crops_are_of_the_images(tmp_path):
+@pytest.mark.parametrize("transforms", ["torchvision", "mmseg"])
+def test_the_loop_s_crops_are_of_the_images(transforms, tmp_path):
     """Labels follow their pixels, and what lies outside of the image is ignored."""
+    if transforms == "mmseg":
+        pytest.importorskip("mmseg")
     write_generated(tmp_path, 2, size=(64, 96))
     changes = {"data.name": "ade20k", "data.root": str(tmp_path), "data.ratios": (1.0, 1.0), "data.flip": 0.0}
     config = change(find_recipe("folder"), {**changes, "data.crop": (80, 96), "data.distort": False})
     data = open_split(config.data, "train")
-    image, labels = _Crops(data, config, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))[1]
+    makes = {
+        "torchvision": lambda: _Crops(data, config, (0.0,) * 3, (1.0,) * 3),
+        "mmseg": lambda: MmsegCrops(data, config),
+    }
+    image, labels = makes[transforms]()[1]
     assert (image.shape, labels.shape, labels.dtype) == ((3, 80, 96), (80, 96), torch.int64)
     inside = [row for row in range(80) if (labels[row] != data.ignore_index).any()]
     top, bottom = inside[0], inside[-1] + 1
     truth = data.read(1)
     assert bottom - top == 64
     assert np.array_equal(labels[top:bottom].numpy(), truth.labels)
-    seen = (255 * image[:, top:bottom]).round().permute(1, 2, 0).byte().numpy()
+    pixels = image if image.dtype == torch.uint8 else (255 * image).round().byte()
+    seen = pixels[:, top:bottom].permute(1, 2, 0).numpy()
     assert np.array_equal(seen, truth.image)
 
 

@@ -55,7 +55,7 @@ def test_a_preset_is_timed_and_written(tmp_path):
     (written,) = json.loads(file.read_text())
     assert (written["preset"], list(written["rows"])) == ("paper", ["plain", "context"])
     file = tmp_path / "step.json"
-    command = ["bench", "step", *TINY, "--model", "fcn_mobilenetv2", "--size", "64", "--batch", "2"]
+    command = ["bench", "step", *TINY, "--model", "fcn_mobilenetv2", "--size", "32", "--batch", "2"]
     assert CliRunner().invoke(app, [*command, "--no-auxiliary", "--json", str(file)]).exit_code == 0
     written = json.loads(file.read_text())
     assert (written["auxiliary"], list(written["rows"])) == (False, ["plain", OURS, "context"])

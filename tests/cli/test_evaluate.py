@@ -11,6 +11,7 @@ from PIL import Image
 from cacseg.data import open_data
 from cacseg.engine.evaluate import evaluate
 from cacseg.engine.inference import Inference
+from cacseg.runtime import memory
 from command_line import run
 from distributed_evaluation import small_model
 
@@ -224,3 +225,19 @@ def test_a_wrong_ignore_index_names_the_image(place, tmp_path, capsys, monkeypat
     assert "a" in done.err
     assert "7" in done.err
     assert "255" in done.err
+
+
+def test_a_limit_of_pixels(place, capsys, monkeypatch):
+    arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--max-pixels")
+    refused = run(*arguments, 40 * 48 - 1, capsys=capsys, monkeypatch=monkeypatch)
+    assert refused.code == 2
+    assert "40x48 pixels" in refused.err or "48x40 pixels" in refused.err
+    assert "--max-pixels" in refused.err
+    assert run(*arguments, 40 * 48, capsys=capsys, monkeypatch=monkeypatch).code == 0
+
+
+def test_scores_that_cannot_fit(place, capsys, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
+    found = run("eval", place / "model.safetensors", "--data", place / "data", capsys=capsys, monkeypatch=monkeypatch)
+    assert found.code == 2
+    assert all(word in found.err for word in ("3 classes", "48x40", "--tile"))

@@ -1,12 +1,14 @@
 """`cacseg predict` as a user runs it, in this process."""
 
 import json
+import os
 import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import bad_files as bad
 from cacseg.data import open_data
 from command_line import run
 from distributed_evaluation import small_model
@@ -221,3 +223,41 @@ def test_a_large_file_is_named(place, tmp_path, capsys, monkeypatch, tiles):
     assert "large.png" in done.err
     assert "small.png" not in done.err
     assert ("--tile" in done.err) == (not tiles)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_what_would_take_it_down_is_named_and_the_rest_goes_on(place, tmp_path, capsys, monkeypatch):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "good.png").write_bytes((place / "photos/one.png").read_bytes())
+    words = bad.make_traps(photos) | dict.fromkeys(bad.CLAIMS, "more than 256 megapixels")
+    for name, content in bad.CLAIMS.items():
+        (photos / name).write_bytes(content)
+    bad.make_loops(photos)
+    arguments = ("predict", place / "model.safetensors", photos, "-o", tmp_path / "out")
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 1
+    assert f"1 of {len(words) + 1} images predicted" in done.out
+    lines = done.err.splitlines()
+    for name, word in words.items():
+        assert any(f"/{name} " in line and word in line for line in lines)
+    assert len([line for line in lines if line.startswith("error:")]) == len(words) + 1  # and how many they are
+    refused = run(*arguments, "--max-pixels", "1e3", "--overwrite", capsys=capsys, monkeypatch=monkeypatch)
+    assert "good.png has 48x40 pixels, more than 0.001 megapixels" in refused.err
+    assert (
+        run(
+            "predict",
+            place / "model.safetensors",
+            photos / "pipe.png",
+            "-o",
+            tmp_path / "one",
+            capsys=capsys,
+            monkeypatch=monkeypatch,
+        ).code
+        == 2
+    )
+    frames = run(*arguments[:3], "-o", tmp_path / "frames", "--carry", "0.5", capsys=capsys, monkeypatch=monkeypatch)
+    assert frames.code == 1
+    assert "1 frames predicted" in frames.out
+    for name in words:
+        assert f"/{name} " in frames.err

@@ -1,13 +1,16 @@
 """`cacseg data check` on whole and on broken trees: everything wrong is said, nothing stops at the first."""
 
 import json
+import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+import bad_files as bad
 import data_trees as trees
 import label_trees
 from cacseg.cli import app, main
@@ -20,6 +23,7 @@ from cacseg.data.open import open_layout, open_split
 from cacseg.data.sample import FaultyDataError
 from cacseg.recipes.config import DataConfig
 from cacseg.recipes.protocol import open_split as open_part
+from command_line import run
 
 runner = CliRunner()
 
@@ -319,7 +323,7 @@ def test_an_empty_split_and_nothing_but_ignored(tmp_path):
 
 
 def test_what_cannot_be_checked(tmp_path):
-    with pytest.raises(ValueError, match=r"has no known layout.*ADEChallengeData2016"):
+    with pytest.raises(ValueError, match=r"has no known layout.*images,labels.*cacseg data list.*ade20k"):
         guess_name(tmp_path)
     trees.folder(tmp_path)
     with pytest.raises(ValueError, match=r"no split 'test'"):
@@ -351,3 +355,52 @@ def test_the_list_names_every_data_set():
     table = runner.invoke(app, ["data", "list"]).output
     assert "yours" in table
     assert "synthetic" in table
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+@pytest.mark.parametrize("kind", ["image", "labels"])
+def test_files_that_would_take_it_down_are_named(kind, tmp_path):
+    """Claims of any size, pipes and links among images, and among labels; the others are counted."""
+    trees.folder(tmp_path, count=2)
+    images, labels = tmp_path / "images/train", tmp_path / "labels/train"
+    folder, other = (images, labels) if kind == "image" else (labels, images)
+    (tmp_path / "traps").mkdir()
+    words = bad.make_traps(tmp_path / "traps")
+    for name in words:
+        (tmp_path / "traps" / name).rename(folder / name)
+    for k, (name, content) in enumerate(bad.CLAIMS.items()):
+        suffix = Path(name).suffix if kind == "image" or name.endswith(("png", "tif", "bmp")) else ".png"
+        (folder / f"{k}{suffix}").write_bytes(content)
+        words[f"{k}{suffix}"] = "--max-pixels"
+    (folder / "grey.png").write_bytes(bad.png(60_000, 60_000, kind=0))
+    words["grey.png"] = "60000x60000"
+    for name in words:
+        picture = trees.image(0) if kind == "labels" else np.zeros(trees.SIZE, np.uint8)
+        trees.write(other / f"{Path(name).stem}.png", picture)
+    report = check_data("folder", tmp_path, ["train"], workers=0, sheet_rows=2)
+    (split,) = report.splits
+    assert len(split.problems) == len(words)
+    for name, word in words.items():
+        (problem,) = (one for one in split.problems if f"/train/{name}" in one)
+        assert word in problem
+        assert "\n" not in problem
+    assert split.images - len(words) == sum(split.sizes.values()) > 0
+
+
+def test_the_limit_of_pixels_is_given(tmp_path, monkeypatch, capsys):
+    trees.folder(tmp_path)
+    pixels = trees.SIZE[0] * trees.SIZE[1]
+    found = check_data("folder", tmp_path, ["train"], rules=Rules(max_pixels=pixels - 1), workers=0, sheet_rows=0)
+    assert all("--max-pixels" in problem for problem in found.problems)
+    assert len(found.problems) == found.splits[0].images
+    assert run("data", "check", tmp_path, "--max-pixels", pixels, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    refused = run("data", "check", tmp_path, "--max-pixels", pixels - 1, capsys=capsys, monkeypatch=monkeypatch)
+    assert refused.code == 1
+    assert f"{trees.SIZE[1]}x{trees.SIZE[0]} pixels" in refused.out
+    out = run(
+        "data", "convert", tmp_path, "-o", tmp_path / "out", "--max-pixels", 10, capsys=capsys, monkeypatch=monkeypatch
+    )
+    assert out.code == 2
+    assert "--max-pixels" in out.err
+    again = run("data", "convert", tmp_path, "-o", tmp_path / "out", capsys=capsys, monkeypatch=monkeypatch)
+    assert again.code == 0  # what was stopped goes on with another limit

@@ -284,3 +284,42 @@ def test_regions_that_are_no_strokes_are_counted(tmp_path):
     assert report.problems == []
     assert any("1 regions are no brush" in note for note in report.notes)
     assert any("1 images have no brush masks" in note for note in report.notes)
+
+
+def _laughs(key):
+    """Ten names for ten times as much as the one before."""
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [
+        f"{one}: &{one} [{', '.join([f'*{before}'] * 10)}]" for before, one in zip("abcdefgh", "bcdefghi", strict=True)
+    ]
+    return "\n".join([*lines, "names: [road, car, sky]", f"{key}: [*i, x]", ""])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_laughs("names"), "'names' must be words"),
+        (_laughs("train"), "'train' must be words"),
+        (_laughs("path"), "'path' must be words"),
+        ("names: " + "[" * 5000 + "]" * 5000, "recursion"),
+        ("names: {0: road, 7: car}", "numbered 0, 7, not 0 to 1"),
+        ("names: 2020-99-99", "must hold 'names'"),
+        ("names: [road, {}]", "has a dict"),
+        ("names: " + "9" * 5000, "digits"),
+    ],
+)
+def test_lists_of_classes_that_stand_for_more_than_they_say(text, words, tmp_path):
+    label_trees.yolo(tmp_path, label_trees.scenes(count=1))
+    (tmp_path / "data.yaml").write_text(text)
+    _one(_problems(tmp_path), str(tmp_path / "data.yaml"), words)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"x": ' + "[" * 100_000 + "]" * 100_000 + "}"])
+@pytest.mark.parametrize("name", ["coco", "labelme", "label_studio"])
+def test_json_that_is_nested_without_end(name, text, tmp_path):
+    getattr(label_trees, name)(tmp_path, label_trees.scenes(count=1))
+    path = next(one for one in sorted(tmp_path.rglob("*.json")) if "val" not in one.name)
+    path.write_text(text)
+    problems = _problems(tmp_path)
+    assert any(str(path) in one for one in problems)
+    assert not any("\n" in one or len(one) > 600 for one in problems)

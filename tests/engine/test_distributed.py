@@ -10,13 +10,16 @@ and dropout is off, because each process drops other channels.
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 import cacseg
 from cacseg.engine.callbacks import seed_all
+from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import run
 
@@ -44,11 +47,11 @@ SETTINGS = {
 }
 
 
-def torchrun(folder, port):
-    """The command line under torchrun, two processes on this machine."""
+def torchrun(folder, port, **changes):
+    """The command line under torchrun, two processes on this machine; `changes` are of SETTINGS."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
     command += ["-m", "cacseg.cli", "train", "synthetic", "-o", str(folder), "--no-progress"]
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **changes}.items():
         command += ["--set", f"{key}={json.dumps(value)}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -81,3 +84,21 @@ def test_two_processes_equal_one(tmp_path, unused_port):
     assert counted == counted_by_two  # every image once, of both splits
     # Weights that differ by 1e-6 may flip a pixel at a tie: one of 5 x 128 x 128 changes mIoU by 2e-5.
     assert scores == pytest.approx(others, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_is_one_line_of_the_other(tmp_path, unused_port, rank):
+    folder = tmp_path / "run"
+    launcher = torchrun(folder, unused_port, **{"schedule.steps": 10_000, "training.validate_every": 5})
+    while launcher.poll() is None and not (folder / "last.ckpt").exists():
+        time.sleep(0.1)
+    children = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(children[rank]), signal.SIGKILL)
+    output, _ = launcher.communicate(timeout=120)
+    assert launcher.returncode == 1
+    (line,) = [line for line in output.splitlines() if line.startswith("error:")]
+    assert "another process of this run was lost" in line
+    assert f"cacseg train --resume -o {folder}" in line
+    assert "Traceback" not in output.partition("error:")[0]
+    assert read_checkpoint(folder / "last.ckpt")["global_step"] >= 5

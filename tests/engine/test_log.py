@@ -28,6 +28,32 @@ def test_a_resumed_log_drops_what_came_after_the_checkpoint(tmp_path):
     assert path.read_text().splitlines() == ["step,loss", "1,3.0", "2,2.0", "3,1.0"]
 
 
+@pytest.mark.parametrize(
+    "content", [b"\xef\xbb\xbfstep,loss\n1,3.0\n", b"step,loss\n1,3.0\n\0\0\0\n", b"step,loss\n1,3.0\n2\n-1,2\n"]
+)
+def test_a_log_that_an_editor_or_a_crash_has_changed(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    CsvLog(tmp_path / "metrics.csv", keep_steps=2)
+    assert (tmp_path / "metrics.csv").read_bytes() == b"step,loss\n1,3.0\n"
+
+
+@pytest.mark.parametrize("content", ["step,loss\n1,3.0\n".encode("utf-16"), b"loss,step\n", b"\xff\n"])
+def test_what_is_no_log_is_left_as_it_is(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(
+        ValueError, match=r"metrics\.csv is no log of a run: its first column must be step.*Move it away"
+    ):
+        CsvLog(tmp_path / "metrics.csv", keep_steps=2)
+    assert (tmp_path / "metrics.csv").read_bytes() == content
+
+
+def test_a_folder_that_was_removed_is_not_made_again(tmp_path):
+    log = CsvLog(tmp_path / "run/metrics.csv")
+    with pytest.raises(FileNotFoundError, match="run was removed while something ran in it"):
+        log.log_metrics({"loss": 1.0}, step=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_row_that_finds_no_room_names_its_file(tmp_path):
     path, (soft, hard) = tmp_path / "metrics.csv", resource.getrlimit(resource.RLIMIT_FSIZE)
     log = CsvLog(path)

@@ -1,6 +1,7 @@
 """Large TIFF files, by windows."""
 
 import json
+import os
 import warnings
 
 import numpy as np
@@ -203,3 +204,38 @@ def test_a_mask_is_as_small_as_one_that_is_written_at_once(model, bands, tmp_pat
         file.write_colormap(1, colours)
         file.write(mask)
     assert written.stat().st_size <= 1.01 * (tmp_path / "again.tif").stat().st_size
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_no_file_takes_the_batch_down(model, bands, tmp_path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    write(photos / "good.tif", bands)
+    write(photos / f"{'n' * 249}.tif", bands)  # whose polygons cannot be called after it
+    os.mkfifo(photos / "pipe.tif")
+    (photos / "nowhere.tif").symlink_to("gone.tif")
+    (photos / "list.tif").write_text(  # of other files, which GDAL would open, on the network too
+        "<VRTDataset rasterXSize='300' rasterYSize='300'><VRTRasterBand dataType='Byte' band='1'><SimpleSource>"
+        "<SourceFilename relativeToVRT='1'>good.tif</SourceFilename><SourceBand>1</SourceBand></SimpleSource>"
+        "</VRTRasterBand></VRTDataset>"
+    )
+    found = predict(model, photos, tmp_path / "out", save=SaveOptions(overlays=False, polygons="geojson"))
+    assert found.written == 1
+    reasons = {failure.path.name: failure.reason for failure in found.failed}
+    words = {"pipe.tif": "pipe", "nowhere.tif": "gone.tif", "list.tif": "list.tif"}
+    words |= {f"{'n' * 249}.tif": "geojson"}
+    assert set(reasons) == set(words)
+    for name, word in words.items():
+        assert word in reasons[name]
+
+
+def test_a_file_that_changes_while_it_is_read_is_a_failure(model, bands, tmp_path):
+    write(tmp_path / "x.tif", bands)
+
+    def step(item, done, total):
+        os.utime(item.path, ns=(done, done))
+
+    found = predict(model, tmp_path / "x.tif", tmp_path / "out", step=step)
+    assert (found.written, len(found.failed)) == (0, 1)
+    assert "changed" in found.failed[0].reason
+    assert predict(model, tmp_path / "x.tif", tmp_path / "out").written == 1

@@ -240,3 +240,16 @@ def test_a_damaged_checkpoint_is_named(tmp_path, alone):
             read_checkpoint(tmp_path / "run" / "last.ckpt")
     with pytest.raises(ValueError, match=r"last\.ckpt cannot be read"):
         run(tmp_path / "run", STEPS + 1, resume=True)
+
+
+@pytest.mark.parametrize("at", ["step 3/", "starting"])
+def test_a_folder_that_is_removed_under_a_run_is_one_line(tmp_path, at):
+    folder = tmp_path / "run"
+
+    def remove(text):
+        if text.startswith(at):
+            shutil.rmtree(folder)
+
+    with pytest.raises(FileNotFoundError, match=r"run was removed while something ran in it.*Start again"):
+        run(folder, 8, report=remove)
+    assert not folder.exists()

@@ -1,8 +1,12 @@
 """An evaluation that workers share, some of which die."""
 
+import numpy as np
 import pytest
 import torch
 
+import data_trees as trees
+from cacseg.data import open_data
+from cacseg.data.sample import Part
 from cacseg.engine.evaluate import evaluate
 from cacseg.engine.shared import evaluate_shared
 from cacseg.runtime.shards import Shard
@@ -61,3 +65,38 @@ def test_workers_with_other_settings_are_refused(model, tmp_path):
     evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS, workers=0)
     with pytest.raises(ValueError, match="weights"):
         evaluate_shared(model, small_data(), tmp_path, Shard(), {"weights": "others"}, workers=0)
+
+
+@pytest.mark.parametrize("changed", ["image", "labels"])
+def test_an_image_that_changed_since_it_was_counted_is_counted_again(changed, model, tmp_path):
+    trees.folder(tmp_path / "data")
+    data = open_data("folder", tmp_path / "data", "train")
+    part = Part(data, [0, 2])
+    evaluate_shared(model, part, tmp_path / "out", Shard(), SETTINGS, workers=0)
+    pair = data.pairs[2]
+    if changed == "image":
+        trees.write(tmp_path / "data" / pair.image, np.full((*trees.SIZE, 3), 200, np.uint8))
+    else:
+        trees.write(tmp_path / "data" / pair.labels, np.ones(trees.SIZE, np.uint8))
+    done = []
+    found = evaluate_shared(
+        model, part, tmp_path / "out", Shard(), SETTINGS, workers=0, progress=lambda count, _: done.append(count)
+    )
+    assert done == [2]  # one of two was counted before
+    expected = evaluate(model, part)
+    for name, counts in expected.counts.items():
+        assert torch.equal(found.counts[name], counts)
+
+
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped"])
+def test_damaged_counts_of_an_image_are_named(model, tmp_path, damage):
+    evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path = next((tmp_path / "images").rglob("*.npz"))
+    whole = path.read_bytes()
+    at = whole.index(b"PK\x01\x02")
+    damaged = {"empty": b"", "half": whole[: len(whole) // 2], "flipped": whole[:at] + b"XX" + whole[at + 2 :]}
+    path.write_bytes(damaged[damage])
+    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*Remove it, and run any of the workers again"):
+        evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    path.unlink()
+    assert evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS) is not None

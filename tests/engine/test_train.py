@@ -3,7 +3,9 @@
 import csv
 import importlib.util
 import json
+import os
 import re
+import signal
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.engine.evaluate import evaluate
 from cacseg.engine.preflight import BEFORE_A_RUN, check_crop, check_data, check_folder, check_model, check_space
 from cacseg.engine.task import SegmentationTask
+from cacseg.engine.train import explain_reader
 from engine_runs import CLASSES, Stripes, crop_32, run, small_loaders, small_model, small_task
 
 
@@ -264,6 +267,38 @@ def test_a_bad_image_read_by_a_worker_is_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"^labels must be in \[0, 3\).*got 9 \(stripes, train: image_007\)") as error:
         run(tmp_path / "run", 20, loaders=small_loaders(Wrong("train", 10, "late"), workers=1), validate_every=100)
     assert "Traceback" not in str(error.value)
+
+
+class Killed(Stripes):
+    """The system ends the process that reads the seventh image, as it does when memory runs out."""
+
+    def read(self, index):
+        if index == 7 and torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(index)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_a_worker_that_the_system_killed_is_one_line(tmp_path):
+    with pytest.raises(OSError, match=r"process that reads images.*memory.*training\.workers") as error:
+        run(tmp_path / "run", 20, loaders=small_loaders(Killed("train", 10), workers=1), validate_every=100)
+    assert "\n" not in str(error.value)
+    assert "start the run again" in str(error.value)  # there is no checkpoint yet
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("DataLoader worker (pid 3) is killed by signal: Bus error. It is possible ..."), "--shm-size"),
+        (RuntimeError("DataLoader worker (pid(s) 3, 4) exited unexpectedly"), "memory ran out"),
+        (MemoryError("Caught MemoryError in DataLoader worker process 0.\nTraceback ..."), "no memory left"),
+        (RuntimeError("DataLoader worker (pid 3) is killed by signal: Killed."), "signal: Killed"),
+        (RuntimeError("DataLoader worker (pid 3) is killed by signal: Segmentation fault."), "cacseg data check"),
+    ],
+)
+def test_how_a_reader_ended_is_explained(error, words):
+    assert words in explain_reader(error)
+    assert explain_reader(type(error)("something else")) is None
 
 
 def test_an_empty_split_and_an_ignored_class_are_refused(tmp_path):

@@ -70,7 +70,11 @@ def compiled(request, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(("compiled", "dtype"), [(90, torch.float32), (80, torch.bfloat16)], indirect=["compiled"])
+@pytest.mark.parametrize(
+    ("compiled", "dtype"),
+    [pytest.param(90, torch.float32, marks=pytest.mark.slow), (80, torch.bfloat16)],
+    indirect=["compiled"],
+)
 def test_every_kernel_becomes_machine_code(compiled, dtype):
     features, labels = torch.randn(2, 32, 16, 16).to(dtype), torch.randint(0, 7, (2, 64, 64))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):

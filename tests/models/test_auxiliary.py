@@ -54,9 +54,10 @@ def test_labelled_pixels_alone_by_default():
 @pytest.mark.parametrize(("preset", "average"), [("tuned", "labelled"), ("released", "all"), ("paper", "labelled")])
 def test_the_preset_decides_unless_told_otherwise(classifier, preset, average):
     with torch.device("meta"):
-        model = create_model("fcn_mobilenetv2", 6, classifier, preset=preset)
+        arguments = {"backbone": "test_resnet", "head_channels": 16, "preset": preset}
+        model = create_model("fcn", 6, classifier, **arguments)
         other = {"all": "labelled", "labelled": "all"}[average]
-        told = create_model("fcn_mobilenetv2", 6, classifier, preset=preset, auxiliary_average=other)
+        told = create_model("fcn", 6, classifier, auxiliary_average=other, **arguments)
         again = create_model(**told.arguments)
     assert model.auxiliary_average == model.arguments["auxiliary_average"] == average
     assert told.auxiliary_average == again.auxiliary_average == other

@@ -55,7 +55,13 @@ def test_other_backbones_train_too(name, backbone):
 
 @pytest.mark.parametrize(
     "name",
-    ["fcn_mobilenetv2", "deeplabv3plus_mobilenetv2", "ocrnet_hrnet_w18", "upernet_resnet50", "upernet_swin_tiny"],
+    [
+        "fcn_mobilenetv2",
+        "deeplabv3plus_mobilenetv2",
+        "ocrnet_hrnet_w18",
+        pytest.param("upernet_resnet50", marks=pytest.mark.slow),
+        "upernet_swin_tiny",
+    ],
 )
 @torch.no_grad()
 def test_images_of_any_size(name):

@@ -195,3 +195,59 @@ def test_a_model_put_together_by_hand_is_not_saved(model, tmp_path):
     with pytest.raises(ValueError, match=r"only a model of cacseg.create_model can be saved"):
         other.save(tmp_path / "x.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(model, tmp_path, value):
+    import copy
+
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.head.get_parameter(next(name for name, _ in other.head.named_parameters())).view(-1)[3] = value
+    name = "head." + next(name for name, _ in other.head.named_parameters())
+    other.save(tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match=rf"m\.safetensors holds NaN or infinity in {name}"):
+        cacseg.load(tmp_path / "m.safetensors")
+
+
+def test_flipped_bytes_are_found(model, tmp_path):
+    path = tmp_path / "m.safetensors"
+    model.save(path)
+    whole = bytearray(path.read_bytes())
+    for place in (len(whole) - 5, len(whole) // 2, whole.index(b"0.2, 0.3") + 2):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"m\.safetensors is damaged.*checksum"):
+            cacseg.load(path)
+
+
+def test_a_small_file_claims_no_large_model(model, tmp_path):
+    """The claim is looked at without memory for it: 4 TB of projectors would not fit anywhere."""
+    model.save(tmp_path / "m.safetensors")
+    tensors, metadata = load_file(tmp_path / "m.safetensors"), read_tensors(tmp_path / "m.safetensors").metadata
+    for change in ({"head_channels": 10**6}, {"backbone": "vit_giant_patch14_dinov2", "name": "upernet"}):
+        arguments = json.dumps({**model.arguments, **change})
+        save_file(tensors, tmp_path / "large.safetensors", metadata={**metadata, "arguments": arguments})
+        with pytest.raises(ValueError, match=r"does not fit the model it describes|cannot be built"):
+            cacseg.load(tmp_path / "large.safetensors")
+
+
+@pytest.mark.parametrize("key", ["arguments", "class_names", "preset_values"])
+def test_a_description_that_is_nested_too_deeply(model, tmp_path, key):
+    model.save(tmp_path / "m.safetensors")
+    tensors, metadata = load_file(tmp_path / "m.safetensors"), read_tensors(tmp_path / "m.safetensors").metadata
+    save_file(tensors, tmp_path / "deep.safetensors", metadata={**metadata, key: "[" * 100_000})
+    with pytest.raises(ValueError, match=rf"damaged description of its model \({key}: nested too deeply"):
+        cacseg.load(tmp_path / "deep.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("class_names", 5), ("class_names", "abcd"), ("palette", 5), ("palette", [1] * 4)]
+)
+def test_class_names_and_colours_of_another_kind(model, tmp_path, key, value):
+    model.save(tmp_path / "m.safetensors")
+    tensors, metadata = load_file(tmp_path / "m.safetensors"), read_tensors(tmp_path / "m.safetensors").metadata
+    save_file(tensors, tmp_path / "other.safetensors", metadata={**metadata, key: json.dumps(value)})
+    with pytest.raises(ValueError, match=rf"{key} of .*other\.safetensors must be 4"):
+        cacseg.load(tmp_path / "other.safetensors")

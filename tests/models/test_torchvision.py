@@ -74,6 +74,7 @@ def test_libraries_that_import_torchvision_come_after_cacseg():
     assert run(f"import cacseg; {LIBRARIES}", options=["-W", "error::RuntimeWarning"]) == "torchvision.transforms"
 
 
+@pytest.mark.slow  # four processes that import timm and segmentation_models_pytorch
 def test_libraries_that_import_torchvision_come_first(environment):
     """After what `make` runs, in its environment or another."""
     python = environment / "bin" / "python"

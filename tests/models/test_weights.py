@@ -117,3 +117,11 @@ def test_a_statement_that_is_no_list_is_refused(tmp_path):
             create_model("fcn_mobilenetv2", 3, backbone_weights=tmp_path / "a.safetensors")
     with pytest.raises(ValueError, match="exclude each other"):
         create_model("fcn_mobilenetv2", 3, backbone_weights="a.pth", pretrained=True)
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(tmp_path):
+    weights = draw(make_backbone("test_resnet"))
+    weights["layer1.0.conv1.weight"][0, 0, 0, 0] = float("nan")
+    torch.save(weights, tmp_path / "a.pth")
+    with pytest.raises(ValueError, match=r"a\.pth holds NaN or infinity in layer1\.0\.conv1\.weight\."):
+        create_model("fcn", 4, backbone="test_resnet", head_channels=16, backbone_weights=tmp_path / "a.pth")

@@ -123,7 +123,7 @@ def test_every_row_of_the_papers_tables_is_a_model(name):
     torch.manual_seed(0)
     row = VARIANTS[name]
     arguments = {"classifier_arguments": row.classifier, "loss_arguments": row.loss}
-    model = create_model("fcn", 5, backbone="test_resnet", preset="paper", **arguments)
+    model = create_model("fcn", 5, backbone="test_resnet", head_channels=32, preset="paper", **arguments)
     losses = model.loss(torch.randn(2, 3, 64, 64), torch.randint(0, 5, (2, 64, 64)))
     losses["total"].backward()
     assert losses["total"].isfinite()

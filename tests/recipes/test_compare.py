@@ -15,12 +15,13 @@ from cacseg.recipes.compare import (
     is_finished,
     join_plan,
     make_plan,
+    read_comparison,
     write_comparison,
 )
 from cacseg.recipes.config import change
 from cacseg.recipes.files import write_config
 from cacseg.recipes.named import find_recipe
-from cacseg.recipes.pool import choose_machine, last_step
+from cacseg.recipes.pool import Machine, choose_machine, last_step, train_runs
 from cacseg.recipes.results import read_results
 
 BASE = find_recipe("synthetic")
@@ -197,3 +198,49 @@ def test_steps_are_read_from_a_file_that_is_being_written(tmp_path):
 
 def test_a_run_is_named_after_its_folder():
     assert Run("tuned", 500, 3, BASE).name == "tuned-500-3"
+
+
+@pytest.mark.parametrize("content", [b"a=" + b"[" * 100_000, b"\xff\xfe", "[pl\u00e4in]".encode("latin-1"), b"[plain"])
+def test_a_damaged_file_of_arms(tmp_path, content):
+    (tmp_path / "arms.toml").write_bytes(content)
+    with pytest.raises(ValueError, match=r"arms\.toml is no TOML"):
+        choose_arms(str(tmp_path / "arms.toml"))
+
+
+def test_a_file_of_arms_may_begin_with_a_mark(tmp_path):
+    (tmp_path / "arms.toml").write_text("[plain]\n", encoding="utf-8-sig")
+    assert choose_arms(str(tmp_path / "arms.toml")) == {"plain": ARMS["plain"]}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"arms": []}, {"arms": {"plain": 5}}, {"arms": {"../x": {}}}, {"data": None}, {"model": "\ud800"}, {"more": 1}],
+)
+def test_a_damaged_comparison(tmp_path, change):
+    content = {"format": "cacseg comparison 1", **describe("synthetic", BASE, TWO)._asdict()}
+    for text in (json.dumps({**content, **change}), "[" * 100_000, "[]", ""):
+        (tmp_path / "comparison.json").write_text(text)
+        with pytest.raises(ValueError, match=r"comparison\.json cannot be read"):
+            read_comparison(tmp_path)
+
+
+def test_a_comparison_without_the_arm_of_a_run(tmp_path):
+    comparison_in(tmp_path, make_plan(BASE, TWO, [0]), arms=choose_arms("plain"))
+    with pytest.raises(ValueError, match=r"comparison\.json must have the arms of all runs; .*tuned-400-0"):
+        read_results([tmp_path])
+
+
+def test_damaged_scores_leave_a_run_unfinished(tmp_path):
+    run = make_plan(BASE, TWO, [0])[0]
+    path = finish(tmp_path, run)
+    assert is_finished(path)
+    for content in ("[" * 100_000, '{"finished": true}', ""):
+        (path / "scores.json").write_text(content)
+        assert not is_finished(path)
+
+
+def test_a_comparison_whose_folder_was_removed_starts_no_more_runs(tmp_path):
+    plan, ignore = make_plan(BASE, TWO, [0]), lambda *_: None
+    with pytest.raises(FileNotFoundError, match="gone was removed while something ran in it"):
+        train_runs(plan, tmp_path / "gone", Machine((), 1, 1), recipe="synthetic", progress=ignore, ended=ignore)
+    assert not (tmp_path / "gone").exists()

@@ -83,3 +83,10 @@ def test_a_data_set_with_a_name(tmp_path):
     config = change(folder(), {**TINY, "data.name": "ade20k", "data.root": str(tmp_path / "data")})
     with pytest.raises(FaultyDataError, match=r"`cacseg data check \S+/data --name ade20k`"):
         run(config, tmp_path / "run", report=lambda text: None, progress=False)
+
+
+def test_a_limit_of_pixels(tmp_path):
+    trees.folder(tmp_path / "data")
+    config = change(folder(), {**TINY, "data.root": str(tmp_path / "data"), "data.max_pixels": 100})
+    with pytest.raises(FaultyDataError, match=r"pixels, more than 0\.0001 mega.*data\.max_pixels.*--max-pixels 100`"):
+        run(config, tmp_path / "run", report=lambda text: None, progress=False)

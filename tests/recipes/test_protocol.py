@@ -78,3 +78,10 @@ def test_a_model_of_the_hub_knows_its_protocol_and_names_no_files(tmp_path):
     for wrong in ({**data, "unheard_of": 1}, {**data, "window": "large"}, [1], 5):
         with pytest.raises(ValueError, match=r"config.json .* does not know"):
             written(data=wrong)
+
+
+@pytest.mark.parametrize("content", ["[]", "[" * 100_000, "{", '{"format": "cacseg model 1", "data": 5}'])
+def test_a_damaged_description_beside_a_model(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(ValueError, match=r"config\.json (is damaged|is no configuration|describes its data)"):
+        data_of_run(tmp_path / "model.safetensors")

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import bad_files as bad
+from cacseg.data.decode import decode_labels
 from cacseg.runtime import colours, decode
+from cacseg.runtime.bands import decode_bands
+from cacseg.runtime.headers import size_of, tiff_kind
 
 GREY = np.random.default_rng(0).integers(0, 256, (24, 32), np.uint8)
 COLOUR = np.random.default_rng(1).integers(0, 256, (24, 32, 3), np.uint8)
@@ -84,10 +88,120 @@ def test_pixels_are_counted_of_images_of_any_size(side, tmp_path):
     assert decode.count_pixels(tmp_path / "x.png") == 0
 
 
-def test_an_image_that_is_too_large_is_not_called_damaged(monkeypatch):
-    monkeypatch.setattr(decode, "cv2", None)
-    with pytest.raises(OSError, match=r"x\.png.*40000x40000.*OpenCV") as raised:
+@pytest.mark.parametrize("reader", ["OpenCV", "Pillow"])
+def test_an_image_that_is_too_large_is_not_called_damaged(reader, monkeypatch):
+    if reader == "Pillow":
+        monkeypatch.setattr(decode, "cv2", None)
+    with pytest.raises(OSError, match=r"x\.png.*40000x40000.*256 megapixels.*--max-pixels.*--tile") as raised:
         decode.decode_image(of_size(40_000, 40_000), "x.png")
     assert "damaged" not in str(raised.value)
     with pytest.raises(OSError, match="40000x40000"):
         decode.check_pixels(of_size(40_000, 40_000), "x.png", 10**6)
+
+
+SIZES = {
+    "claims.jpg": (32_767, 32_767),
+    "claims_progressive.jpg": (32_767, 32_767),
+    "claims.png": (60_000, 60_000),
+    "claims.tif": (100_000, 100_000),
+    "claims.bmp": (50_000, 50_000),
+    "claims_gif.png": (65_535, 65_535),
+    "claims.webp": (16_383, 16_383),
+}
+
+
+@pytest.mark.parametrize("name", bad.CLAIMS)
+@pytest.mark.parametrize("reader", ["OpenCV", "Pillow"])
+def test_a_claim_of_any_format_is_refused_before_it_is_decoded(name, reader, monkeypatch):
+    """Images, labels and bands alike, and a limit that is raised lets the decoder see them."""
+    content, size = bad.CLAIMS[name], "x".join(map(str, SIZES[name]))
+    assert size_of(content) == SIZES[name]
+    monkeypatch.setattr(decode, "_decode_with_pillow", lambda content, where: reader)
+    if reader == "Pillow":
+        monkeypatch.setattr(decode, "cv2", None)
+    else:
+        monkeypatch.setattr(decode.cv2, "imdecode", _never)
+    with pytest.raises(OSError, match=rf"{name} has {size} pixels, more than 256 megapixels.*--max-pixels"):
+        decode.decode_image(content, name)
+    with pytest.raises(OSError, match=rf"{name} has {size} pixels.*--max-pixels"):
+        decode_labels(content, name)
+    with pytest.raises(OSError, match=rf"{name} has {size} pixels.*--max-pixels"):
+        decode_bands(content, name, 3)
+    if max(SIZES[name]) > 2**15:  # more than OpenCV takes
+        assert decode.decode_image(content, name, 10**11) == reader or name == "claims.tif"
+
+
+def _never(*_):
+    raise AssertionError("it was decoded")
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_sizes_are_those_that_are_decoded(kind):
+    upright = decode.decode_image(FILES[kind], kind).shape[1::-1]
+    assert size_of(FILES[kind]) == (upright[::-1] if kind == "photograph, held upright" else upright)
+    for length in range(0, len(FILES[kind]), 7):  # of what is cut off nothing, or the same
+        assert size_of(FILES[kind][:length]) in (None, size_of(FILES[kind]))
+
+
+def test_a_limit_that_is_raised_is_not_pillow_s_either(monkeypatch):
+    """A palette of more pixels than Pillow opens by itself."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    palette = encoded(Image.fromarray(GREY).convert("P"), "PNG")
+    assert decode_labels(palette, "x.png", 24 * 32).indices.shape == (24, 32)
+    with pytest.raises(OSError, match="32x24 pixels"):
+        decode_labels(palette, "x.png", 24 * 32 - 1)
+    monkeypatch.setattr(decode, "cv2", None)
+    assert decode.decode_image(FILES["png"], "x.png", 24 * 32).shape == (24, 32, 3)
+
+
+def test_a_float_tiff_is_not_called_damaged(monkeypatch):
+    content = encoded(Image.fromarray(GREY.astype(np.float32) / 255), "TIFF")
+    assert str(tiff_kind(content)) == "1 band(s) of floats of 32 bits"
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"x\.tif has 1 band\(s\) of floats of 32 bits.*data\.bands=1") as raised:
+            decode.decode_image(content, "x.tif")
+        assert "damaged" not in str(raised.value)
+        monkeypatch.setattr(decode, "cv2", None)  # Pillow would make it black
+
+
+def test_numbers_that_claim_more_than_they_hold():
+    def array(shape, kind="<f4"):
+        header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+        return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(100)
+
+    with pytest.raises(OSError, match="9000000x9000000 pixels"):
+        decode_bands(array((9_000_000, 9_000_000, 3)), "x.npy", 3)
+    with pytest.raises(OSError, match=r"x\.npy is damaged.*more than the file holds"):
+        decode_bands(array((10_000, 10_000, 3)), "x.npy", 3)
+
+
+def test_mutated_headers_are_one_line():
+    numbers, said = np.random.default_rng(0), []
+    for content in [*FILES.values(), *bad.CLAIMS.values()]:
+        for _ in range(40):
+            changed = bytearray(content)
+            for place in numbers.integers(0, min(64, len(content)), 3):
+                changed[place] = numbers.integers(0, 256)
+            for read in (decode.decode_image, decode_labels):
+                try:
+                    read(bytes(changed), "x.png", 10**6)
+                except (OSError, ValueError) as error:
+                    said.append(str(error))
+    assert len(said) > 500
+    assert all("x.png" in one and "\n" not in one for one in said)
+
+
+@pytest.mark.parametrize("reader", ["OpenCV", "Pillow"])
+def test_a_part_that_says_that_it_has_gigabytes_is_not_given_them(reader, monkeypatch):
+    content = bytearray(FILES["grey png"])
+    place = content.index(b"IDAT")
+    content[place - 4 : place] = struct.pack(">I", 2**31 - 1)
+    if reader == "Pillow":
+        monkeypatch.setattr(decode, "cv2", None)
+    else:
+        monkeypatch.setattr(decode.cv2, "imdecode", _never)
+    for read in (decode.decode_image, decode_labels):
+        with pytest.raises(OSError, match=r"x\.png is damaged"):
+            read(bytes(content), "x.png")
+    with pytest.raises(OSError, match=r"x\.png is damaged"):
+        decode_bands(bytes(content), "x.png", 1)

@@ -11,10 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
+import bad_files as bad
 from cacseg.data import normalise
 from cacseg.engine import backend as module
 from cacseg.engine.backend import TorchBackend
 from cacseg.engine.inference import Inference
+from cacseg.runtime import folder as writing
+from cacseg.runtime import memory
 from cacseg.runtime.folder import SaveOptions, predict_files
 from cacseg.runtime.inputs import find_images
 from cacseg.runtime.journal import Journal
@@ -268,9 +271,8 @@ def test_memory_that_runs_out(model, photos, tmp_path, monkeypatch):
     found = run(model, photos, tmp_path / "out", batch=3)
     assert found.written == 3
     assert [one.path.name for one in found.failed] == ["one.png"]
-    assert "an image of 47x33 did not fit into the memory of cpu. Use a smaller batch, sliding windows" in (
-        found.failed[0].reason
-    )
+    words = ("one.png", "47x33 did not fit into the memory of cpu", "a smaller batch", "--tile", "--slide")
+    assert all(word in found.failed[0].reason for word in words)
 
 
 def test_a_disk_that_is_full_ends_it(model, photos, tmp_path, monkeypatch):
@@ -317,3 +319,74 @@ def test_kinds_of_images(model, tmp_path):
 def test_what_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         SaveOptions(**arguments)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_no_file_takes_the_batch_down(model, photos, tmp_path):
+    """Claims of any size, pipes, links, names that are too long: each is a failure that names the file."""
+    words = bad.make_traps(photos) | dict.fromkeys(bad.CLAIMS, "--max-pixels")
+    for name, content in bad.CLAIMS.items():
+        (photos / name).write_bytes(content)
+    long = "n" * 251 + ".png"  # whose GeoJSON cannot be called after it
+    (photos / long).write_bytes((photos / "two.png").read_bytes())
+    bad.make_loops(photos)
+    found = run(model, photos, tmp_path / "out", save=SaveOptions(polygons="geojson"))
+    reasons = {failure.path.name: failure.reason for failure in found.failed}
+    assert set(reasons) == {*words, long}
+    assert found.written == 4
+    assert "255" in reasons[long]
+    assert "geojson" in reasons[long]
+    for name, word in words.items():
+        assert name in reasons[name]
+        assert word in reasons[name]
+    again = run(model, photos, tmp_path / "out", save=SaveOptions(polygons="geojson"))
+    assert (again.written, again.skipped, len(again.failed)) == (0, 4, len(words) + 1)
+
+
+def test_a_limit_of_pixels_that_is_given(model, photos, tmp_path):
+    found = run(model, photos, tmp_path / "out", max_pixels=40 * 48 - 1)
+    assert found.written == 1
+    assert all("48x40 pixels" in failure.reason for failure in found.failed)
+    assert run(model, photos, tmp_path / "out", max_pixels=40 * 48).skipped == 1
+
+
+def test_an_image_that_changes_while_it_is_predicted_is_predicted_anew(model, photos, tmp_path, monkeypatch):
+    """What is recorded is the file that was read, not the one that lies there when its mask is written."""
+    real, fresh = writing.write_prediction, photos / "two.png"
+    other = Image.fromarray(np.full((40, 48, 3), 200, np.uint8))
+
+    def write(one, *arguments):
+        if one.item.path == fresh:
+            other.save(fresh)
+        real(one, *arguments)
+
+    monkeypatch.setattr(writing, "write_prediction", write)
+    assert run(model, photos, tmp_path / "out").written == 4
+    before = (tmp_path / "out/masks/two.png").read_bytes()
+    monkeypatch.undo()
+    assert run(model, photos, tmp_path / "out") == (1, 3, [])
+    run(model, fresh, tmp_path / "alone")
+    assert (tmp_path / "out/masks/two.png").read_bytes() == (tmp_path / "alone/masks/two.png").read_bytes() != before
+
+
+def test_an_image_that_is_gone_since_is_a_failure(model, photos, tmp_path):
+    backend = TorchBackend(model, palette=PALETTE, device="cpu")
+    inputs = find_images([photos])
+    for _ in range(2):  # the second time it is in the journal
+        with Journal(tmp_path / "out", {}) as journal:
+            found = predict_files(backend, inputs, journal)
+        (photos / "two.png").unlink(missing_ok=True)
+    assert (found.written, found.skipped) == (0, 3)
+    assert [failure.path.name for failure in found.failed] == ["two.png"]
+
+
+def test_scores_that_cannot_fit_are_refused_and_tiles_named(model, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 4 * 3 * 40 * 48 - 1)
+    found = run(model, photos, tmp_path / "out", batch=3)
+    assert found.written == 1  # the smaller one
+    assert len(found.failed) == 3
+    for failure in found.failed:
+        assert failure.path.name in failure.reason
+        assert "3 classes" in failure.reason
+        assert "48x40" in failure.reason
+        assert "--tile" in failure.reason

@@ -2,6 +2,7 @@ import os
 
 import pytest
 
+import bad_files as bad
 from cacseg.runtime.inputs import find_images
 
 
@@ -76,3 +77,20 @@ def test_what_is_refused(tree):
     (tree / "empty").mkdir()
     with pytest.raises(ValueError, match=r"nothing to predict: no image in .*empty"):
         find_images([tree / "empty"])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_a_folder_with_links_to_itself_gives_each_image_once(tree):
+    bad.make_loops(tree)
+    assert names(find_images([tree])) == ["a/deep/x", "a/x", "a/y", "b/x"]
+    assert names(find_images([str(tree / "**/*.jpg")])) == ["a/x", "b/x"]
+    assert names(find_images([str(tree / "**/deep")])) == ["deep/x"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes and links")
+def test_what_is_no_file_is_listed_and_named(tree):
+    words = bad.make_traps(tree)
+    assert {one.path.name for one in find_images([tree])} >= set(words)
+    for name, word in words.items():
+        with pytest.raises(OSError, match=rf"{name}.*{word}"):
+            find_images([tree / name])

@@ -237,3 +237,33 @@ def test_inputs_are_named_by_hand_too(tmp_path):
         assert set(journal.rows) == {"one"}
     with Journal(out, OPTIONS, shard=Shard(1 - owner.index, 2)) as journal:
         assert journal.rows == {}
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0\n" * 9, b'"' + b"x" * 200_000, b"\xff\xfe,\n"])
+def test_an_index_that_a_crash_has_damaged_keeps_its_whole_rows(tmp_path, inputs, tail):
+    assert len(work(tmp_path / "out", inputs)) == 20
+    with (tmp_path / "out/index.csv").open("ab") as file:
+        file.write(tail)
+    assert work(tmp_path / "out", inputs) == []
+    assert len(listed(tmp_path / "out/index.csv")) == 20
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", "{", "5"])
+def test_damaged_options_of_a_prediction(tmp_path, inputs, content):
+    work(tmp_path / "out", inputs)
+    (tmp_path / "out/predict.json").write_text(content)
+    with pytest.raises(ValueError, match=r"predict\.json is damaged.*--overwrite"):
+        work(tmp_path / "out", inputs)
+
+
+def test_an_index_or_a_lock_that_is_a_link_is_not_followed(tmp_path, inputs):
+    (tmp_path / "precious").write_text("all of it")
+    work(tmp_path / "out", inputs)
+    for name in (".lock", "index.csv"):
+        (tmp_path / "out" / name).unlink()
+        (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match=r"\.lock must be a file to be written to; it is a link"):
+        work(tmp_path / "out", inputs)
+    (tmp_path / "out/.lock").unlink()
+    work(tmp_path / "out", inputs)
+    assert (tmp_path / "precious").read_text() == "all of it"

@@ -1,5 +1,6 @@
 """Exported models predict what the models predict, without torch."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
+import bad_files as bad
 import cacseg
 from cacseg.cli import app
 from cacseg.engine.inference import Inference
+from cacseg.runtime import memory
 from distributed_evaluation import small_model
 from onnx_files import MEAN, STD, Small, write_small
 
@@ -214,6 +217,8 @@ def test_the_command_needs_no_torch(photos, tmp_path):
     for path in photos.iterdir():
         (tmp_path / "photos" / path.name).write_bytes(path.read_bytes())
     (tmp_path / "photos/broken.png").write_text("no image")
+    for name, content in bad.CLAIMS.items():
+        (tmp_path / "photos" / name).write_bytes(content)
     command = [sys.executable, "-c", WITHOUT_TORCH, "predict", str(path_of_model), str(tmp_path / "photos"), "-o"]
     done = subprocess.run(
         [*command, str(tmp_path / "out"), "--confidence"],
@@ -223,6 +228,8 @@ def test_the_command_needs_no_torch(photos, tmp_path):
     )
     assert done.returncode == 1, done.stderr  # one image is broken, and the rest is done
     assert "broken.png" in done.stderr
+    for name in bad.CLAIMS:
+        assert f"{name} has " in done.stderr
     for path in photos.iterdir():
         with Image.open(tmp_path / "out/masks" / f"{path.stem}.png") as mask:
             assert (np.asarray(mask) == model(path).mask).mean() > 0.999
@@ -250,3 +257,60 @@ def test_files_that_are_refused(tmp_path):
         cacseg.Predictor(tmp_path / "later.onnx")
     with pytest.raises(ValueError, match="'cpu' or 'cuda'"):
         cacseg.Predictor(path, device="tpu")
+
+
+def edited(path, target, **facts):
+    graph = onnx.load(path)
+    described = json.loads(graph.metadata_props[0].value)
+    onnx.helper.set_model_props(graph, {"cacseg": json.dumps({**described, **facts})})
+    onnx.save(graph, target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "must"),
+    [
+        ("num_classes", "3", "whole number"),
+        ("num_classes", -1, "whole number"),
+        ("bands", 0.5, "whole number"),
+        ("class_names", ["sky", "road"], "3 names"),
+        ("class_names", ["sky", "road", 3], "3 names"),
+        ("palette", [[1, 2, 3], [4, 5, 6], [7, 8]], "3 colours"),
+        ("palette", [[1, 2, 3], [4, 5, 6], [7, 8, 300]], "3 colours"),
+        ("mean", [0.5], "3 numbers"),
+        ("mean", [float("nan")] * 3, "3 numbers"),
+        ("mean", [10**400] * 3, "3 numbers"),
+        ("std", [0.0, 1.0, 1.0], "above 0"),
+        ("normalises", 1, "true or false"),
+        ("output", "scores", "logits, probabilities, classes"),
+        ("classifier", None, "plain or context"),
+        ("scale", [512], "two whole numbers"),
+        ("window", [64, 64], "stride"),
+        ("output", "classes", "its network is not the one"),
+        ("normalises", False, "its network is not the one"),
+    ],
+)
+def test_a_description_that_does_not_hold_is_refused(key, value, must, tmp_path):
+    path = write_small(tmp_path / "whole.onnx", Small(3))
+    wrong = edited(path, tmp_path / "wrong.onnx", **{key: value})
+    with pytest.raises(ValueError, match=rf"wrong\.onnx cannot be read: .*{must}.*[Ee]xport"):
+        cacseg.Predictor(wrong)
+    assert cacseg.Predictor(path).backend.facts[key] is not value
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", "null", "{", '{"format": 1}'])
+def test_a_description_of_no_use_is_refused(text, tmp_path):
+    graph = onnx.load(write_small(tmp_path / "whole.onnx", Small(3)))
+    onnx.helper.set_model_props(graph, {"cacseg": text})
+    onnx.save(graph, tmp_path / "wrong.onnx")
+    with pytest.raises(ValueError, match=r"wrong\.onnx cannot be read"):
+        cacseg.Predictor(tmp_path / "wrong.onnx")
+
+
+def test_scores_that_cannot_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 4 * 3 * 64 * 64 - 1)
+    image = np.zeros((64, 64, 3), np.uint8)
+    predictor = cacseg.Predictor(write_small(tmp_path / "model.onnx", Small(3)))
+    with pytest.raises(MemoryError, match=r"3 classes.*64x64.*--output classes"):
+        predictor(image)
+    assert cacseg.Predictor(write_small(tmp_path / "classes.onnx", Small(3), "classes"))(image).mask.shape == (64, 64)

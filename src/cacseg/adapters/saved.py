@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
-from cacseg._files import write_file
 from cacseg._hub import download, is_hub_name
+from cacseg._tensors import check_finite, read_safetensors, write_safetensors
+from cacseg._text import parse_json, shorten
 from cacseg.adapters.seam import SeamClassifier
 from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, or_default
 
@@ -56,8 +57,6 @@ def with_conversion(save: Callable[..., Any], is_converted: Callable[[Any], bool
 
 def write_conversion(model: ConvertedModel, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
     """The file of a model; `state` is its state dict where the model itself holds only parts of it."""
-    from safetensors.torch import save
-
     seam, given = model._cacseg_seam(), model.conversion.arguments
     # What the preset stands for today is written out: it may be something else tomorrow.
     resolved = {name: getattr(seam, name) for name in (*CLASSIFIER_FIELDS, "ignore_index") if name != "zero_start"}
@@ -73,8 +72,7 @@ def write_conversion(model: ConvertedModel, folder: Path, state: Mapping[str, Te
     own = {name: value for name, value in seam.state_dict().items() if name.startswith(PROJECTORS)}
     tensors = {name: (state or {}).get(f"{model.seam}.{name}", value) for name, value in own.items()}
     metadata = {"format": FORMAT, "arguments": json.dumps(arguments._asdict(), default=_as_list)}
-    content = save({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, metadata)
-    write_file(folder / FILE, content)
+    write_safetensors(folder / FILE, tensors, metadata, overwrite=True)
 
 
 def read_conversion(source: str | Path, given: Arguments) -> tuple[Arguments, dict[str, Tensor]]:
@@ -82,8 +80,6 @@ def read_conversion(source: str | Path, given: Arguments) -> tuple[Arguments, di
 
     Of what is `given`, arguments of the losses and auxiliaries come before those in the file.
     """
-    from safetensors import SafetensorError, safe_open
-
     if given.seam is not None or given.classifier_arguments:
         names = ", ".join([*(["seam"] if given.seam else []), *given.classifier_arguments])
         raise ValueError(f"{source} holds the seam and the arguments of the classifier; got {names}. Leave it out.")
@@ -97,22 +93,33 @@ def read_conversion(source: str | Path, given: Arguments) -> tuple[Arguments, di
             f"saved must be a folder that save_pretrained of a converted model wrote; there is no {path}. Give that "
             "folder, or convert with the same arguments as before and load_state_dict."
         )
+    tensors, metadata = read_safetensors(path)
+    check_finite(tensors.items(), path)
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
         if metadata.get("format") != FORMAT:
             raise ValueError(f"its format must be {FORMAT!r}; got {metadata.get('format')!r}")
-        known = Arguments(**json.loads(metadata["arguments"]))
-        of_loss = {**known.loss_arguments, **given.loss_arguments}
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        known = _read_arguments(metadata["arguments"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no file of a conversion ({error}).") from error
     known = known._replace(
-        loss_arguments=of_loss,
+        loss_arguments={**known.loss_arguments, **given.loss_arguments},
         auxiliaries=given.auxiliaries or known.auxiliaries,
         auxiliary_weight=or_default(given.auxiliary_weight, known.auxiliary_weight),
     )
     return known, tensors
+
+
+def _read_arguments(text: str) -> Arguments:
+    """Of JSON, each of its type."""
+    known = Arguments(**parse_json(text))
+    kinds: dict[str, Any] = {"seam": str, "classifier_arguments": dict, "loss_arguments": dict, "auxiliaries": list}
+    for name, value in known._asdict().items():
+        kind = kinds.get(name, (int, float))
+        if not (isinstance(value, kind) or (value is None and name in ("seam", "auxiliary_weight"))):
+            raise ValueError(f"its {name} is {shorten(value)}")
+    if not all(isinstance(name, str) for name in known.auxiliaries):
+        raise ValueError(f"its auxiliaries are {shorten(known.auxiliaries)}")
+    return known
 
 
 def load_projectors(seam: SeamClassifier, tensors: Mapping[str, Tensor], source: str | Path) -> None:

@@ -20,7 +20,8 @@ from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.bands import Pixels, as_picture, decode_bands, without_data
 from cacseg.runtime.colours import MAX_CLASSES, Picture
-from cacseg.runtime.decode import check_pixels, decode_image
+from cacseg.runtime.decode import check_pixels, check_size, decode_image
+from cacseg.runtime.headers import size_of
 from cacseg.runtime.result import to_integers
 
 SHOWN_PIXELS = 2**21  # 2048x1024; larger images are predicted and shown at this size
@@ -49,6 +50,7 @@ def read_image(content: bytes, name: str, bands: int | None = None) -> Pixels:
     if not content:
         raise OSError(f"{name} is empty (0 bytes). Choose another file.")
     if bands is not None:
+        check_size(size_of(content) or (0, 0), name, MAX_PIXELS, "Make it smaller.")
         return decode_bands(content, name, bands, MAX_PIXELS)
     check_pixels(content, name, MAX_PIXELS)
     return decode_image(content, name)

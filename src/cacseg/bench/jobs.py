@@ -18,8 +18,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from cacseg.bench.mmsegmentation import MmsegCrops, is_installed
 from cacseg.bench.steps import usual_model_loss
-from cacseg.data import SegmentationData
+from cacseg.data import SegmentationData, normalise
 from cacseg.engine.backend import TorchBackend
 from cacseg.engine.decisions import training_device
 from cacseg.engine.device import autocast, available_cores, read_clock
@@ -36,6 +37,7 @@ from cacseg.runtime.journal import Journal
 
 Jobs = dict[str, Callable[[], float]]
 LOOP = "straightforward loop"
+MMSEG_LOOP = "that loop with mmsegmentation's transforms"
 WARM_UP = 0.25  # of a round's steps or images, beside those that count
 
 
@@ -64,9 +66,14 @@ def compare_rates(jobs: Jobs, rounds: int, progress: Callable[[], None] = lambda
 
 
 def train_jobs(config: Config, steps: int) -> Jobs:
-    """Training a plain model by a loop with torchvision's transforms; by the engine; and the recipe's own model."""
+    """Training a plain model by a loop with torchvision's transforms; by the engine; and the recipe's own model.
+
+    Where mmsegmentation is installed, the loop runs with its transforms too.
+    """
     plain = change(config, {"model.classifier": "plain"})
     rows: Jobs = {LOOP: partial(_time_loop, plain, steps)}
+    if is_installed():
+        rows[MMSEG_LOOP] = partial(_time_loop, plain, steps, mmsegmentation=True)
     for resident in (False, True) if training_device(config.training).type == "cuda" else (False,):
         for kind, chosen in (("plain", plain), (config.model.preset, config)):
             words = f"cacseg train, {kind}, {'images on the GPU' if resident else 'images read by workers'}"
@@ -144,14 +151,17 @@ class _Crops(Dataset[tuple[Tensor, Tensor]]):
         return image.as_subclass(Tensor), labels[0].as_subclass(Tensor).long()
 
 
-def _time_loop(config: Config, steps: int) -> float:
-    """A model in a plain PyTorch loop, after its first steps: F.interpolate, F.cross_entropy, AdamW, no graphs."""
+def _time_loop(config: Config, steps: int, mmsegmentation: bool = False) -> float:
+    """A model in a plain PyTorch loop, after its first steps: F.interpolate, F.cross_entropy, AdamW, no graphs.
+
+    torchvision's transforms normalise in the workers; mmsegmentation's crops are bytes, normalised on the device.
+    """
     training, data = config.training, open_split(config.data, "train")
     device = training_device(training)
     torch.manual_seed(training.seed)
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
     model = make_model(config.model, data, _ignore).to(device, memory_format=layout).train()  # type: ignore[call-overload]
-    crops = _Crops(data, config, model.mean, model.std)
+    crops = MmsegCrops(data, config) if mmsegmentation else _Crops(data, config, model.mean, model.std)
     assert training.batch != "auto"
     workers = min(training.workers, available_cores())
     loader = DataLoader(
@@ -167,6 +177,8 @@ def _time_loop(config: Config, steps: int) -> float:
     warm_up, started = max(1, round(WARM_UP * steps)), 0.0
     for number, (images, labels) in enumerate(_forever(loader), 1):
         shown = images.to(device, memory_format=layout, non_blocking=True)
+        if mmsegmentation:
+            shown = normalise(shown, model.mean, model.std)
         with autocast(device, "fp32" if training.precision == "tf32" else training.precision):
             loss = usual_model_loss(model, shown, labels.to(device, non_blocking=True))
         optimiser.zero_grad()

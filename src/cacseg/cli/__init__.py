@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
+from cacseg.cli._groups import DATA, REFERENCE, RESULTS, START, TRAIN, USE, GroupedCommands
 from cacseg.cli.app import app as web_page
 from cacseg.cli.bench import bench
 from cacseg.cli.compare import ablate, compare
@@ -24,12 +25,24 @@ from cacseg.cli.train import train
 
 app = typer.Typer(
     name="cacseg",
-    help="Segmentation classifiers that adapt to each image. CACSEG_TRACEBACK=1 shows where an error comes from.",
+    cls=GroupedCommands,
+    help="""Segmentation classifiers that adapt to each image.
+
+    \b
+    cacseg demo                                       a first look, without data or GPU
+    cacseg data check my_data                         is all well with my images and masks?
+    cacseg train folder --root my_data -o runs/mine
+    cacseg predict runs/mine photos -o out
+
+    `cacseg COMMAND --help` has examples of each. CACSEG_TRACEBACK=1 shows where an error comes from.""",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+MISTAKES = (ValueError, TypeError, OSError, MemoryError, ModuleNotFoundError)  # of users: one line each
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,21 +60,21 @@ def _root(
     pass
 
 
-app.command()(demo)
-app.command("app")(web_page)
-app.command()(models)
-app.command()(train)
-app.command()(compare)
-app.command()(ablate)
-app.command("import-weights")(import_weights)
-app.command("eval")(evaluate)
-app.command()(predict)
-app.command()(export)
-app.command()(figures)
-app.command()(report)
-app.command()(hub)
-app.add_typer(data, name="data")
-app.add_typer(bench, name="bench")
+app.command(rich_help_panel=START)(demo)
+app.add_typer(data, name="data", rich_help_panel=DATA)
+app.command(rich_help_panel=TRAIN)(train)
+app.command(rich_help_panel=TRAIN)(compare)
+app.command(rich_help_panel=TRAIN)(ablate)
+app.command("eval", rich_help_panel=RESULTS)(evaluate)
+app.command(rich_help_panel=RESULTS)(report)
+app.command(rich_help_panel=RESULTS)(figures)
+app.command(rich_help_panel=USE)(predict)
+app.command("app", rich_help_panel=USE)(web_page)
+app.command(rich_help_panel=USE)(export)
+app.command(rich_help_panel=USE)(hub)
+app.command(rich_help_panel=REFERENCE)(models)
+app.command("import-weights", rich_help_panel=REFERENCE)(import_weights)
+app.add_typer(bench, name="bench", rich_help_panel=REFERENCE)
 
 
 def main() -> None:
@@ -71,8 +84,8 @@ def main() -> None:
     """
     try:
         app()
-    except (ValueError, TypeError, OSError, ModuleNotFoundError) as error:
+    except MISTAKES as error:
         if os.environ.get("CACSEG_TRACEBACK", "0") != "0":
             raise
-        fail(error)
+        fail(str(error) or "there is not enough memory. Use a smaller batch, or fewer --workers.")
         sys.exit(2)

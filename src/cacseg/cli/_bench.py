@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 Device = Annotated[str, typer.Option(help="cpu or cuda; cuda if there is one by default.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images a step.")]
-Classes = Annotated[int, typer.Option(min=2, help="Classes.")]
-Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds, of which medians count.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images in a batch.")]
+Classes = Annotated[int, typer.Option(min=2, help="Number of classes.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Timed rounds; the median is shown.")]
 Threads = Annotated[int, typer.Option(min=1, help="CPU threads.")]
 Mode = Annotated[
     str,
     typer.Option(help="eager, compile, graph (replayed as a CUDA graph, without the host) or compiled-graph (both)."),
 ]
-Preset = Annotated[str, typer.Option(help="Of the context-aware classifier: paper, released or tuned.")]
+Preset = Annotated[str, typer.Option(help="Preset of the context-aware classifier: paper, released or tuned.")]
 Model = Annotated[str, typer.Option(help="A name of `cacseg models`.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures there, with what repeats them.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file, with all settings.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the JSON file if it exists.")]
 
 

@@ -25,20 +25,21 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, as of `cacseg train`. Repeatable."),
     ] = None,
-    root: Annotated[str | None, typer.Option(help="Of the data set; generated JPEGs of 683x512 by default.")] = None,
+    root: Annotated[str | None, typer.Option(help="The data set; generated JPEGs of 683x512 by default.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps of each row; a quarter more go before.")] = 100,
     rounds: Rounds = 3,
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Images a second of `cacseg train` from files on disk, beside a straightforward PyTorch loop.
+    """Time `cacseg train` on files, beside a PyTorch loop.
 
     \b
     cacseg bench train                                                on generated files
     cacseg bench train msrc21 --root data/msrc21 --set training.precision=bf16
 
-    The loop trains the same plain model with a DataLoader of as many workers, torchvision's v2 transforms (with our
-    reader of files), F.interpolate, F.cross_entropy and AdamW. Rows run in turn; validation is left out.
+    Images a second. The loop trains the same plain model with a DataLoader of as many workers, torchvision's v2
+    transforms (with our reader of files), F.interpolate, F.cross_entropy and AdamW; where mmsegmentation is installed,
+    another loop with its transforms. Rows run in turn; validation is left out.
     """
     from cacseg.bench.compare import describe_machine
     from cacseg.bench.data import write_generated
@@ -69,14 +70,15 @@ def train(
 
 def predict(
     paths: Annotated[
-        list[str] | None, typer.Argument(help="Images, folders of images, or globs; generated JPEGs by default.")
+        list[str] | None,
+        typer.Argument(metavar="IMAGES", help="Images, folders, or globs; generated JPEGs by default."),
     ] = None,
     recipe: Annotated[str, typer.Option(help="Whose model is used, with random weights.")] = "folder",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of it. Repeatable.")
     ] = None,
     classes: Classes = 19,
-    images: Annotated[int, typer.Option(min=1, help="At most so many.")] = 128,
+    images: Annotated[int, typer.Option(min=1, help="How many images at most.")] = 128,
     device: Device = "",
     precision: options.Precision = "fp32",
     batch: options.Batch = 4,
@@ -85,8 +87,13 @@ def predict(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Images a second of `cacseg predict`, files read and masks written, beside a straightforward loop.
+    """Time `cacseg predict` on files, beside a PyTorch loop.
 
+    \b
+    cacseg bench predict                                              on generated files
+    cacseg bench predict photos --set model.name=fcn_mobilenetv2 --precision bf16
+
+    Images a second, files read and masks written.
     The loop opens an image with Pillow, runs the model on it and saves the mask, one image after the other.
     """
     import torch
@@ -135,7 +142,8 @@ def show_rates(title: str, rates: dict[str, Rate]) -> None:
 
 def data(
     root: Annotated[
-        Path | None, typer.Argument(help="A data set; generated 683x512 JPEGs in ADE20K's layout by default.")
+        Path | None,
+        typer.Argument(metavar="DATA", help="A data set; generated 683x512 JPEGs in ADE20K's layout by default."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
     split: Annotated[str, typer.Option(help="The split to read.")] = "train",
@@ -147,7 +155,14 @@ def data(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, of which the median counts; one more is left out.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Images a second that one core reads and transforms for training: decoding, resizing, crop, flip, distortion."""
+    """Time reading and transforming images for training.
+
+    \b
+    cacseg bench data                                                 on generated files
+    cacseg bench data my_data --crop 512 512
+
+    Images a second of one core: decoding, resizing, crop, flip, distortion.
+    """
     from cacseg.bench.data import measure, write_generated
     from cacseg.data import TrainTransform, open_data
     from cacseg.data.check import guess_name
@@ -155,7 +170,7 @@ def data(
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if root is None:
             if name is not None or split != "train":
-                raise ValueError("--name and --split belong to a ROOT; without one, files are generated.")
+                raise ValueError("--name and --split belong to DATA; without it, files are generated.")
             task = bar.add_task("generating files", total=None)
             write_generated(Path(scratch), min(images, 64))
             bar.remove_task(task)

@@ -44,7 +44,7 @@ def progress_bar(*more: str, visible: bool = True) -> Progress:
 
 def fail(error: Exception | str) -> None:
     """One line on stderr."""
-    _print(messages, f"error: {error}", "red")
+    _print(messages, f"error: {' '.join(str(error).splitlines())}", "red")
 
 
 def note(text: str, style: str = "yellow") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -29,30 +30,37 @@ Scale = Annotated[
     str | None,
     typer.Option(help="Longest and shortest side that images are fitted into, e.g. 2048,512; 'own' leaves them."),
 ]
-Slide = Annotated[str | None, typer.Option(help="Sliding windows of this size: 769, or HEIGHTxWIDTH.")]
-Stride = Annotated[str | None, typer.Option(help="From one window to the next: 513, or HEIGHTxWIDTH.")]
-Whole = Annotated[bool, typer.Option("--whole", help="Whole images where the data set's protocol has windows.")]
+Slide = Annotated[str | None, typer.Option(help="Use sliding windows of this size: 769, or HEIGHTxWIDTH.")]
+Stride = Annotated[str | None, typer.Option(help="Step from one window to the next: 513, or HEIGHTxWIDTH.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Use whole images where the data set's protocol has windows.")]
 MultiScale = Annotated[
-    bool, typer.Option("--multi-scale", help="Ratios 0.5 to 1.75, each with its mirror image; probabilities averaged.")
+    bool, typer.Option("--multi-scale", help="Average probabilities over ratios 0.5 to 1.75, mirrored too.")
 ]
-Flip = Annotated[bool, typer.Option("--flip", help="With its mirror image, probabilities averaged.")]
+Flip = Annotated[bool, typer.Option("--flip", help="Average probabilities with the mirror image's.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
-Batch = Annotated[int, typer.Option(min=1, help="Images of one size that go together.")]
+Batch = Annotated[int, typer.Option(min=1, help="Images of one size in a batch.")]
 Workers = Annotated[int, typer.Option(min=0, help="Threads that read ahead.")]
-WindowBatch = Annotated[int, typer.Option(min=1, help="Windows that go together.")]
+WindowBatch = Annotated[int, typer.Option(min=1, help="Windows in a batch.")]
 
 Tile = Annotated[
     int | None,
     typer.Option(help="Large images in tiles of so many pixels a side (a multiple of 32), with one context for all."),
 ]
-Overlap = Annotated[int, typer.Option(help="Of neighbouring tiles, in pixels (a multiple of 32).")]
+Overlap = Annotated[int, typer.Option(help="How far neighbouring tiles overlap, in pixels (a multiple of 32).")]
 TileContext = Annotated[
     str, typer.Option(help="image: one classifier from all tiles. tile: each tile has its own, from itself alone.")
 ]
 Keep = Annotated[
     float,
     typer.Option(metavar="MIB", min=0.0, help="With --tile: memory for features; those beyond it are computed twice."),
+]
+
+MaxPixels = Annotated[
+    float | None,
+    typer.Option(
+        min=1, help="Of a file that is decoded whole; one with more is refused. 256e6 by default, or the run's."
+    ),
 ]
 
 WORKERS = min(8, os.cpu_count() or 1)
@@ -87,7 +95,13 @@ def read_changes(settings: list[str] | None, root: str | None) -> dict[str, Any]
 
 
 def make_rules(
-    ignore_index: int | None, overlap: str, uncovered: str, crowd: str, empty_classes: str, bands: int | None = None
+    ignore_index: int | None,
+    overlap: str,
+    uncovered: str,
+    crowd: str,
+    empty_classes: str,
+    bands: int | None = None,
+    max_pixels: float | None = None,
 ) -> Rules:
     """How labels are read."""
     from cacseg.data import layout
@@ -100,7 +114,17 @@ def make_rules(
     ):
         if value not in get_args(kind):
             raise ValueError(f"{option} must be {' or '.join(get_args(kind))}; got {value!r}.")
-    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands)  # type: ignore[arg-type]
+    most = pixels(max_pixels)
+    return layout.Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands, most)  # type: ignore[arg-type]
+
+
+def pixels(asked: float | None) -> int:
+    """Of a file that is decoded whole."""
+    from cacseg.runtime.decode import MAX_PIXELS
+
+    if asked is not None and not math.isfinite(asked):
+        raise ValueError(f"--max-pixels must be a number of pixels, such as 1e9; got {asked}.")
+    return MAX_PIXELS if asked is None else int(asked)
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

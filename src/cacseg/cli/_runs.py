@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -124,10 +123,13 @@ def train_all(
 
 
 def _score(folder: Path) -> str:
-    found: dict[str, Any] = json.loads((folder / "scores.json").read_text())
+    from cacseg.engine.scores import read_scores
+
+    found = read_scores(folder / "scores.json")
+    assert found is not None  # the run is finished
     value = found["splits"]["val"]["outputs"][found["output"]]["mean_iou"]
     score = "-" if value is None else f"{100 * value:.2f}"
-    return f"mIoU {score} ({found['seconds']:.0f} s)"
+    return f"mIoU {score} ({found['seconds'] or 0.0:.0f} s)"
 
 
 @contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def open_stream(
-    paths: Sequence[str], output: Path, carry: float, plain: bool, save: SaveOptions, worker: Shard
+    paths: Sequence[str], output: Path, carry: float, plain: bool, save: SaveOptions, worker: Shard, max_pixels: int
 ) -> Frames | None:
     """The frames, where paths, output or carry ask for a stream."""
     from cacseg.runtime.video import CODECS, is_video, open_frames
@@ -41,7 +41,7 @@ def open_stream(
         raise ValueError(f"a video is written as {', '.join(CODECS)}; got {output}.")
     if to_video and (save.confidence or save.entropy):
         raise ValueError("a video holds overlays alone. Give a folder for confidence and entropy.")
-    return open_frames(paths[0], None if to_video else output, skip_damaged=True)
+    return open_frames(paths[0], None if to_video else output, skip_damaged=True, max_pixels=max_pixels)
 
 
 def predict_stream(
@@ -57,6 +57,7 @@ def predict_stream(
     plain: bool,
     batch: int,
     workers: int,
+    max_pixels: int,
     overwrite: bool,
 ) -> None:
     from cacseg._files import check_target
@@ -105,7 +106,7 @@ def predict_stream(
                 )
             if to_video:
                 bar.reset(task, description="writing", total=done + skipped)
-                again = open_frames(source, skip_damaged=True)
+                again = open_frames(source, skip_damaged=True, max_pixels=max_pixels)
                 write_video(output, with_masks(again.images, folder), rate, **film)
                 if not frames.failed:
                     shutil.rmtree(folder)

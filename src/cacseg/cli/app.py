@@ -20,16 +20,21 @@ EXAMPLES = 24  # pictures to choose from, evenly spaced where there are more
 
 
 def app(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     examples: Annotated[
         Path | None, typer.Option(help="A folder of images to choose from; by default the run's validation images.")
     ] = None,
     device: options.Device = "auto",
 ) -> None:
-    """Try a model on a web page: plain and context masks side by side, confidence, entropy, what changed.
+    """Try a model on a local web page.
 
+    \b
+    cacseg app runs/mine                                     then open the address that it prints
+    cacseg app model.safetensors --examples photos --port 9000
+
+    The page shows the plain and the context mask side by side, confidence, entropy and the pixels that changed.
     The page works without a network. Images are predicted as `cacseg predict` does it, one at a time; those beyond 2
     megapixels are predicted at that size and their masks returned at full size. Files go to a temporary folder, which
     is removed when Ctrl-C ends the server.
@@ -69,14 +74,17 @@ def app(
 
 
 def _examples_below(folder: Path, bands: int | None) -> list[Example]:
-    from cacseg.app.predict import read_image
+    from cacseg.app.predict import MAX_PIXELS, read_image
     from cacseg.app.server import Example
+    from cacseg.runtime.decode import max_bytes
+    from cacseg.runtime.files import read_file
     from cacseg.runtime.inputs import find_images
 
     found = find_images([folder])
 
     def read(index: int) -> Pixels:
-        return read_image(found[index].path.read_bytes(), found[index].path.name, bands)
+        path = found[index].path
+        return read_image(read_file(path, max_bytes(MAX_PIXELS, bands)).content, path.name, bands)
 
     return [Example(found[k].name, partial(read, k)) for k in _spaced(len(found))]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from cacseg.bench.compare import Row
 
-bench = typer.Typer(help="Timings that you can repeat.", no_args_is_help=True)
+bench = typer.Typer(help="Measure time and memory.", no_args_is_help=True)
 
 
 @bench.command()
@@ -53,7 +53,11 @@ def loss(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Classifier and loss from the features on, forward and backward.
+    """Time classifier and loss alone, forward and backward.
+
+    \b
+    cacseg bench loss --device cpu --batch 2
+    cacseg bench loss --dtype bfloat16 --mode graph --json loss.json
 
     plain: conv, F.interpolate and F.cross_entropy; beside it conv and cacseg.upsampled_cross_entropy, the presets, and
     the authors' way of computing.
@@ -85,7 +89,11 @@ def step(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """A whole training step of a model with AdamW.
+    """Time a whole training step of a model, with AdamW.
+
+    \b
+    cacseg bench step --model upernet_resnet50 --dtype bfloat16
+    cacseg bench step --model fcn_mobilenetv2 --device cpu --batch 2 --size 128 --rounds 3
 
     plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, and the
     context-aware one.
@@ -119,7 +127,12 @@ def infer(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Inference of a model at one or several sizes, plain and context-aware: frames a second and memory."""
+    """Time inference of a model, plain and context-aware.
+
+    \b
+    cacseg bench infer --table                                    512, 1280 and 2560, as in the paper
+    cacseg bench infer --model fcn_mobilenetv2 --onnx --sizes 256,512
+    """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import inference_steps
 

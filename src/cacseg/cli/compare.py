@@ -35,7 +35,7 @@ Mps = Annotated[
 def compare(
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="RECIPE | DIR...", help="A recipe, as of `cacseg train`; or folders of comparisons."),
+        typer.Argument(metavar="RECIPE|DIR", help="A recipe, as of `cacseg train`; or folders of comparisons."),
     ],
     arms: Annotated[
         str,
@@ -64,7 +64,7 @@ def compare(
     ] = None,
     report: WantReport = True,
 ) -> None:
-    """Does it help on my images? Train one recipe with several classifiers and seeds, and compare at equal seeds.
+    """Compare classifiers on your images, at equal seeds.
 
     \b
     cacseg compare folder --root my_data --set model.pretrained=true --steps 2000 -o runs/mine
@@ -119,7 +119,7 @@ def ablate(
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="runs/ablate-RECIPE by default.")
     ] = None,
 ) -> None:
-    """Run every row of an ablation table of the paper, with the paper's own figures beside ours.
+    """Run the paper's ablation tables.
 
     \b
     cacseg ablate design                                          on generated scenes, on a CPU
@@ -127,10 +127,10 @@ def ablate(
     cacseg ablate loss camvid --root data --steps 2000 --mps      on photographs
     cacseg train synthetic --set model.preset=paper --set model.variant=design_d       one row
 
-    Rows that are the same thing run once, also those of different tables in one DIR. Every run is one of `cacseg
-    train`; the same command again goes on where it was interrupted. DIR gets TABLE.md, TABLE.csv and TABLE.png. On a
-    CPU as many runs as it has cores go at once by default. On generated scenes the tables show that the rows can be
-    run, not what they give on photographs.
+    The paper's figures stand beside ours. Rows that are the same thing run once, also those of different tables in
+    one DIR. Every run is one of `cacseg train`; the same command again goes on where it was interrupted. DIR gets
+    TABLE.md, TABLE.csv and TABLE.png. On a CPU as many runs as it has cores go at once by default. On generated
+    scenes the tables show that the rows can be run, not what they give on photographs.
     """
     from cacseg.engine.device import available_cores
     from cacseg.recipes.ablate import TABLES, ablation_arms, rows_of, scenes

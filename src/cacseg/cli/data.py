@@ -11,19 +11,33 @@ from rich.markup import escape
 from rich.table import Table
 
 from cacseg.cli._console import progress_bar, say, show, typer
-from cacseg.cli._options import WORKERS, Crowd, EmptyClasses, IgnoreIndex, ShapeOverlap, Uncovered, make_rules
+from cacseg.cli._options import (
+    WORKERS,
+    Crowd,
+    EmptyClasses,
+    IgnoreIndex,
+    MaxPixels,
+    ShapeOverlap,
+    Uncovered,
+    make_rules,
+)
 
 if TYPE_CHECKING:
     from cacseg.data.check import Report
 
-data = typer.Typer(help="Data sets: which there are, and what is wrong with yours.", no_args_is_help=True)
+data = typer.Typer(help="List, check and convert data sets.", no_args_is_help=True)
 
 SHOWN = 20  # problems of a split that are printed
 
 
 @data.command("list")
 def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False) -> None:
-    """List the data sets: names, classes, and how each must lie in a folder or .zip."""
+    """List the known data sets and their folder layouts.
+
+    \b
+    cacseg data list
+    cacseg data list --json
+    """
     from cacseg.data import DATA_SETS
     from cacseg.data.class_list import builtin_classes
     from cacseg.data.layouts import OWN
@@ -45,7 +59,7 @@ def list_data(as_json: Annotated[bool, typer.Option("--json", help="Print JSON i
 
 @data.command()
 def check(
-    root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
+    root: Annotated[Path, typer.Argument(metavar="DATA", help="The folder or .zip of the data set.")],
     name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
     split: Annotated[list[str] | None, typer.Option(help="A split to check, again for more; all by default.")] = None,
     ignore_index: IgnoreIndex = None,
@@ -56,6 +70,7 @@ def check(
     bands: Annotated[
         int | None, typer.Option(min=1, help="Images have so many bands, of 16 bits or floats; 8-bit colours else.")
     ] = None,
+    max_pixels: MaxPixels = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,
     output: Annotated[
         Path | None,
@@ -64,10 +79,16 @@ def check(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files in the output folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Read every file of a data set and say what is wrong. The exit code is 0 where `cacseg train` takes it, else 1.
+    """Read every file of a data set and list what is wrong.
 
-    Unpaired files, sizes that differ, labels out of range, files that cannot be read, a missing train or val split; and
-    how often each class occurs. The sheets of --output show faulty images first, each with what is wrong.
+    \b
+    cacseg data check my_data
+    cacseg data check my_data -o sheets                           pictures of images and labels, faulty ones first
+    cacseg data check coco.zip --name coco --split val
+
+    The exit code is 0 where `cacseg train` takes the data, else 1. Unpaired files, sizes that differ, labels out of
+    range, files that cannot be read, a missing train or val split; and how often each class occurs. The sheets of
+    --output show faulty images first, each with what is wrong.
     """
     from cacseg._files import check_target
     from cacseg.data.check import check_data, guess_name
@@ -89,7 +110,7 @@ def check(
             chosen,
             root,
             split or (),
-            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands),
+            rules=make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands, max_pixels),
             workers=workers,
             sheet_rows=6 if output else 0,
             progress=progress,
@@ -108,7 +129,7 @@ def check(
 
 @data.command()
 def convert(
-    root: Annotated[Path, typer.Argument(help="The folder or .zip of the data set.")],
+    root: Annotated[Path, typer.Argument(metavar="DATA", help="The folder or .zip of the data set.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="A folder, new or of a conversion that was stopped.")],
     target: Annotated[str, typer.Option("--format", help="folder: images/, labels/, classes.txt; or coco.")] = "folder",
     name: Annotated[str | None, typer.Option(help="Which data set it is; guessed by its layout otherwise.")] = None,
@@ -117,16 +138,22 @@ def convert(
     uncovered: Uncovered = "background",
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
+    max_pixels: MaxPixels = None,
     workers: Annotated[int, typer.Option(min=1, help="Threads.")] = WORKERS,
 ) -> None:
-    """Write a data set as a folder of index PNGs, or as COCO. What was stopped goes on where it was.
+    """Write a data set as index PNGs or as COCO.
 
-    Images are copied as they are. At the end every file is read back and compared with the source.
+    \b
+    cacseg data convert labelme_folder -o my_data                 images/, labels/ (index PNGs), classes.txt
+    cacseg data convert my_data -o my_coco --format coco
+
+    The same command again goes on where it was stopped. Images are copied as they are. At the end every file is
+    read back and compared with the source.
     """
     from cacseg.data.check import guess_name
     from cacseg.data.convert import convert as convert_data
 
-    rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes)
+    rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, max_pixels=max_pixels)
     with progress_bar() as bar:
         tasks = {}
 

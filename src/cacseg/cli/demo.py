@@ -22,14 +22,19 @@ def demo(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="A new folder; runs/demo, or runs/demo-2, ... by default.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=2, help="Of training, for each model; 100 by default.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of initial weights and the order of the scenes.")] = 0,
-    images: Annotated[int, typer.Option(min=1, help="Scenes that both are scored on.")] = 120,
+    steps: Annotated[int | None, typer.Option(min=2, help="Training steps of each model; 100 by default.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights and of the order of scenes.")] = 0,
+    images: Annotated[int, typer.Option(min=1, help="Number of scenes to score both on.")] = 120,
 ) -> None:
-    """Train one small model with the plain and with the context-aware classifier, score both, show pictures.
+    """Train and compare two small models on generated scenes.
 
-    No GPU, no download, two minutes on two slow cores. The scenes are generated, and made so that a class looks
-    different from image to image: whatever comes out says nothing about photographs.
+    \b
+    cacseg demo
+    cacseg demo --steps 400 --seed 1 -o runs/longer
+
+    One has the plain, one the context-aware classifier; both are scored, and pictures shown. No GPU, no download,
+    two minutes on two slow cores. The scenes are generated, and made so that a class looks different from image to
+    image: whatever comes out says nothing about photographs.
     """
     from cacseg._files import open_folder
     from cacseg.recipes.compare import RUNS, choose_arms, describe, make_plan

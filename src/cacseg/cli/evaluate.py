@@ -25,7 +25,7 @@ COUNTS = "counts"  # in OUTPUT, what workers that share it have counted
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="A .safetensors of ours, or the folder of a run.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
     data: Annotated[
         Path | None, typer.Option(help="The data set's folder or .zip; the run's own where there is a run.")
     ] = None,
@@ -64,9 +64,16 @@ def evaluate(
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
     keep: options.Keep = 1024,
+    max_pixels: options.MaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
-    """Score a model: mIoU, Dice, boundary IoU, accuracies, every class, every image.
+    """Score a model: mIoU, Dice, boundary IoU, accuracy.
+
+    \b
+    cacseg eval runs/mine                                         on the validation split of the run
+    cacseg eval runs/mine --oracle -o runs/mine/eval              and the upper bound; tables and report.html
+    cacseg eval model.safetensors --data my_data --split test
+    cacseg eval runs/mine --multi-scale                           ratios 0.5 to 1.75, mirrored too
 
     The plain and the context-aware classifier of one model, the mean of their probabilities, and with --oracle the
     classifier that knows the labels are scored side by side from one pass. Without further options images are shown as
@@ -95,6 +102,8 @@ def evaluate(
     protocol = data_to_evaluate(weights, name=name, root=None if data is None else str(data), split=split)
     if ignore_index is not None:
         protocol = protocol.model_copy(update={"ignore_index": ignore_index})
+    if max_pixels is not None:
+        protocol = protocol.model_copy(update={"max_pixels": options.pixels(max_pixels)})
     inference = options.make_inference(
         protocol, slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep
     )

@@ -21,7 +21,7 @@ SCORED = 100  # images of int8, unless --score says otherwise
 
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or a name on the Hub.")
+        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or a name on the Hub.")
     ],
     file: Annotated[Path, typer.Option("-o", "--file", help="The file to write: .onnx, or .pt2.")],
     file_format: Annotated[
@@ -60,7 +60,7 @@ def export(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:
-    """Write a model for inference elsewhere: ONNX, torch.export or AOTInductor.
+    """Write a model as ONNX, torch.export or AOTInductor.
 
     \b
     cacseg export runs/mine -o mine.onnx                                 logits at the size of the image
@@ -134,11 +134,12 @@ def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None, bands
     from cacseg.engine.export.quantise import evenly
     from cacseg.recipes.protocol import open_split
     from cacseg.runtime.bands import read_image
+    from cacseg.runtime.files import read_file
     from cacseg.runtime.inputs import find_images
 
     if paths:
         files = [one.path for one in find_images(paths)]
-        return [read_image(files[i].read_bytes(), str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
+        return [read_image(read_file(files[i]).content, str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
     if protocol is None:
         raise ValueError("int8 needs images to calibrate with, some dozens like those to come: --calibrate IMAGES.")
     split = open_split(protocol, "train")

@@ -16,9 +16,9 @@ GRID_ROWS = 4
 
 
 def figures(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a .safetensors of ours.")],
+    run: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
     second: Annotated[
-        Path | None, typer.Argument(metavar="[RUN2]", help="Another, of the same classes, to compare with.")
+        Path | None, typer.Argument(metavar="MODEL2", help="Another, of the same classes, to compare with.")
     ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A folder for the figures: new, empty, or with --overwrite.")
@@ -40,7 +40,7 @@ def figures(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may hold earlier figures.")] = False,
     device: options.Device = "auto",
 ) -> None:
-    """Draw the paper's figures from a trained model, each as PNG and SVG.
+    """Draw the paper's figures from a trained model.
 
     \b
     cacseg figures runs/mine -o figures                  all four, from the run's own validation split
@@ -54,7 +54,8 @@ def figures(
     entropy       input, truth, prediction and entropy of the plain and the context-aware classifier
     predictions   input, truth, and the predictions of one or two runs
 
-    A model with a plain classifier has no rows that move: of it there are entropy and predictions alone.
+    Each is written as PNG and SVG. A model with a plain classifier has no rows that move: of it there are entropy
+    and predictions alone.
     """
     import cacseg
     from cacseg._files import open_folder

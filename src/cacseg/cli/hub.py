@@ -22,7 +22,7 @@ def hub(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The folder of `cacseg train` (its best model) or of `cacseg eval -o`, or a .safetensors of ours. "
+            help="The folder of `cacseg train` (its best model) or of `cacseg eval -o`, or a .safetensors file. "
             "With --push alone also a FOLDER that this command wrote.",
         ),
     ],
@@ -33,7 +33,8 @@ def hub(
         str | None, typer.Option(metavar="OWNER/NAME", help="Upload to this name; `hf auth login` comes first.")
     ] = None,
     license: Annotated[
-        str | None, typer.Option(help="Of the weights, by the Hub's identifier, e.g. cc-by-4.0. None by default.")
+        str | None,
+        typer.Option(help="The licence of the weights, the Hub's identifier, e.g. cc-by-4.0. None by default."),
     ] = None,
     picture: Annotated[
         str | None,
@@ -42,14 +43,14 @@ def hub(
             "with --push none, so that no image of your data leaves unasked."
         ),
     ] = None,
-    private: Annotated[bool, typer.Option("--private", help="A new repository is yours alone to see.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     data: Annotated[Path | None, typer.Option(help="Where the data set is now, for the picture.")] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="FOLDER may hold files; its card is replaced.")
     ] = False,
     device: options.Device = "auto",
 ) -> None:
-    """Write a model and its card for the Hugging Face Hub, and upload them.
+    """Write a model for the Hugging Face Hub, or upload it.
 
     \b
     cacseg hub runs/mine -o mine --license cc-by-4.0       write a folder; look at mine/README.md, change it

@@ -12,7 +12,7 @@ from cacseg.cli._console import messages, out, say, show, typer
 
 
 def models(
-    match: Annotated[str, typer.Argument(help="Only names that contain this, e.g. 'swin'.")] = "",
+    match: Annotated[str, typer.Argument(metavar="TEXT", help="Only names that contain this, e.g. 'swin'.")] = "",
     backbone: Annotated[
         str | None, typer.Option(help="List the heads on this backbone of timm instead, e.g. convnext_tiny.")
     ] = None,
@@ -20,8 +20,14 @@ def models(
     size: Annotated[int, typer.Option(min=32, help="Height and width of the image that FLOPs are counted for.")] = 512,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """List the paper's models: parameters and FLOPs, with the plain and with the context-aware classifier.
+    """List the paper's models with parameters and FLOPs.
 
+    \b
+    cacseg models
+    cacseg models swin --num-classes 19 --size 1024
+    cacseg models upernet --backbone convnext_tiny
+
+    Each with the plain and with the context-aware classifier.
     FLOPs are two for each multiply-add, of one image. 'deployed' leaves out what only training needs: the auxiliary
     head and the oracle projector. Any name works in cacseg.create_model(NAME); a head also with backbone=.
     """
@@ -58,19 +64,26 @@ def models(
 
 
 def import_weights(
-    checkpoint: Annotated[Path, typer.Argument(help="A .pth of the authors' code or of mmsegmentation.")],
-    model: Annotated[str, typer.Option(help="The model it belongs to, a name of `cacseg models`.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="A .pth of the authors' code or of mmsegmentation.")
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME", help="Its model, a name of `cacseg models`.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Where to write; CHECKPOINT with .safetensors by default.")
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output file if it exists.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Name every tensor and where it went.")] = False,
 ) -> None:
-    """Turn a checkpoint of the authors' released code, or of mmsegmentation, into a model of ours.
+    """Convert a checkpoint of the authors or mmsegmentation.
+
+    \b
+    cacseg import-weights iter_160000.pth --model upernet_swin_tiny
+    cacseg import-weights iter_160000.pth --model upernet_swin_tiny -o swin.safetensors --verbose
 
     Classes and classifier (plain or context-aware) are read from the checkpoint. A tensor that the model needs and
     the checkpoint lacks, or that no part of the model takes, is an error: it is then of another model, and nothing is
-    written. Nothing in the checkpoint is executed. Load the result with cacseg.load(OUTPUT).
+    written. Nothing in the checkpoint is executed. Load the result with
+    cacseg.load(OUTPUT).
     """
     from cacseg._files import check_target
     from cacseg.models.released import import_checkpoint

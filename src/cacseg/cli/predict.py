@@ -23,32 +23,36 @@ LARGE_FILE = 2**20  # bytes: smaller files are not opened to count their pixels
 
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A .safetensors of ours, the folder of a run, or an exported .onnx.")
+        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or an exported .onnx.")
     ],
     paths: Annotated[
-        list[str], typer.Argument(help="Images, folders of images, or globs in quotes; or a video, or camera:0.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGES", help="Images, folders of images, or globs in quotes; or a video, or camera:0."
+        ),
     ],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder for the predictions; or a video of overlays, out.mp4.")
     ],
-    overlays: Annotated[bool, typer.Option(help="The mask over the image, as overlays/NAME.jpg.")] = True,
+    overlays: Annotated[bool, typer.Option(help="Write the mask over the image, overlays/NAME.jpg.")] = True,
     confidence: Annotated[
-        bool, typer.Option("--confidence", help="The probability of the predicted class, 0 to 1 as 0 to 255.")
+        bool, typer.Option("--confidence", help="Write the probability of the predicted class, 0 to 1 as 0 to 255.")
     ] = False,
     entropy: Annotated[
-        bool, typer.Option("--entropy", help="Of the probabilities, over that of a uniform guess: 0 to 1 as 0 to 255.")
+        bool,
+        typer.Option("--entropy", help="Write the entropy of the probabilities, 0 (sure) to 1 (uniform) as 0 to 255."),
     ] = False,
     bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
     target: Annotated[
         str, typer.Option("--format", help="png; labelme, coco or geojson: polygons too, for labelling tools and maps.")
     ] = "png",
-    simplify: Annotated[float, typer.Option(min=0.0, help="Pixels that a polygon may be off its edge; 0: none.")] = 1.0,
+    simplify: Annotated[float, typer.Option(min=0.0, help="How far a polygon may be off its edge, in pixels.")] = 1.0,
     coordinates: Annotated[
         str, typer.Option(help="Of GeoJSON: wgs84, longitude and latitude; map, the image's own system; or pixels.")
     ] = "wgs84",
-    opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="Of the overlay's colours.")] = 0.5,
+    opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="How opaque the overlay's colours are.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Make everything anew in OUTPUT.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what OUTPUT holds.")] = False,
     shard: Annotated[
         str | None,
         typer.Option(help="3/8: the third of eight workers; by default from torchrun or a SLURM array. 1/1: all."),
@@ -76,9 +80,10 @@ def predict(
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
     keep: options.Keep = 1024,
+    max_pixels: options.MaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
-    """Segment images: masks as index PNGs with a palette, overlays, maps of confidence and entropy.
+    """Segment images, videos and large rasters.
 
     \b
     cacseg predict runs/mine photos -o out
@@ -95,7 +100,8 @@ def predict(
     be written.
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
-    windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole.
+    windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole. A file
+    that is decoded whole may have 256 megapixels; --max-pixels 1e9 allows more.
 
     A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
     order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. What was
@@ -129,7 +135,8 @@ def predict(
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
-    frames = open_stream(paths, output, carry, plain, save, worker)
+    most = options.pixels(max_pixels)
+    frames = open_stream(paths, output, carry, plain, save, worker, most)
     found = find_images(paths, output) if frames is None else []
     if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
         raise ValueError(
@@ -148,6 +155,7 @@ def predict(
     written |= {"coordinates": coordinates} if target == "geojson" else {}
     if frames is not None:
         how: dict[str, Any] = {"carry": carry, "fps": fps, "plain": plain, "batch": batch, "workers": workers}
+        how |= {"max_pixels": most}
         predict_stream(backend, paths[0], frames, output, written, save=save, overwrite=overwrite, **how)
         return
     start, finish = time.perf_counter(), join_coco(output, backend.classes.names, save)
@@ -161,7 +169,7 @@ def predict(
         for item in others:
             if item.name in journal.rows or not item.path.is_file() or item.path.stat().st_size < LARGE_FILE:
                 continue
-            if (pixels := count_pixels(item.path)) > LARGE:
+            if LARGE < (pixels := count_pixels(item.path)) <= most:
                 advice = "" if tile else " Scores of it too, without --tile 1024."
                 note(f"{item.path}: {pixels / 1e6:.0f} megapixels are decoded whole; of a tiled TIFF, windows.{advice}")
         task = bar.add_task("predicting", total=len(others), failed="", visible=bool(others))
@@ -170,7 +178,15 @@ def predict(
             bar.update(task, completed=done, failed=f"{failed} failed" if failed else "")
 
         small = predict_files(
-            backend, others, journal, save=save, plain=plain, batch=batch, workers=workers, progress=update
+            backend,
+            others,
+            journal,
+            save=save,
+            plain=plain,
+            batch=batch,
+            workers=workers,
+            max_pixels=most,
+            progress=update,
         )
     total = Summary(large.written + small.written, large.skipped + small.skipped, large.failed + small.failed)
     seconds = time.perf_counter() - start

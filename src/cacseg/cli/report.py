@@ -23,7 +23,7 @@ WantReport = Annotated[bool, typer.Option(help=f"Write {NAME}.")]
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Folders of `cacseg train`, `cacseg eval -o` or `cacseg compare`."),
+        typer.Argument(metavar="RUN", help="Folders of `cacseg train`, `cacseg eval -o` or `cacseg compare`."),
     ],
     output: Annotated[
         Path | None,
@@ -39,7 +39,7 @@ def report(
     batch: options.Batch = 4,
     workers: options.Workers = options.WORKERS,
 ) -> None:
-    """Write one HTML file about a run, or about several beside the first.
+    """Write one HTML page about one run or several.
 
     \b
     cacseg report runs/mine                                       runs/mine/report.html

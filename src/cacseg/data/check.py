@@ -23,6 +23,7 @@ from cacseg.data.layout import ALL, USUAL, Layout, Rules
 from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, OWN
 from cacseg.data.open import FileData, open_layout, open_split
 from cacseg.runtime.colours import Colour
+from cacseg.runtime.decode import check_header, max_bytes
 from cacseg.runtime.files import open_files
 
 PIECE = 16  # pairs that go to a process together
@@ -118,8 +119,10 @@ def guess_name(root: str | Path) -> str:
         if LAYOUTS[name].top_in(files) is not None:
             return name
     if LAYOUTS["folder"].top_in(files) is None:
-        trees = "; ".join(f"{name}: {layout.tree}" for name, layout in LAYOUTS.items())
-        raise ValueError(f"{root} has no known layout. There are {trees}.")
+        raise ValueError(
+            f"{root} has no known layout. Images and masks of your own: {LAYOUTS['folder'].tree}. `cacseg data list` "
+            f"shows the others: {', '.join(LAYOUTS)}."
+        )
     for name in KNOWN_FOLDERS:
         top = LAYOUTS[name].top_in(files) or ""
         try:
@@ -218,8 +221,10 @@ def _cut(data: FileData) -> str:
         return ""
     image = data.pairs[0].image
     try:
-        read = cv2.imdecode(np.frombuffer(data.files.read(image), np.uint8), cv2.IMREAD_UNCHANGED)
-    except (OSError, ValueError, cv2.error):
+        content = data.files.read(image, max_bytes(data.max_pixels))
+        check_header(content, image, data.max_pixels)
+        read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
+    except (OSError, ValueError, MemoryError, cv2.error):
         return ""
     if read is None or read.dtype == np.uint8:
         return ""
@@ -258,6 +263,9 @@ def _check_pair(data: FileData, index: int) -> Found:
         image, labels = data.read(index)
     except (ValueError, OSError) as error:
         return str(error)
+    except (MemoryError, cv2.error) as error:
+        where, reason = data.files.where(data.pairs[index].image), " ".join(str(error).split())[:200]
+        return f"{where} and its labels did not fit into memory ({reason}). Try fewer --workers, or cut them."
     sums = None if data.bands is None else sums_of(image)
     return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256), sums
 

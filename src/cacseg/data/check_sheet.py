@@ -10,7 +10,7 @@ import numpy as np
 from cacseg.data.layout import Listing
 from cacseg.data.open import FileData
 from cacseg.data.pictures import contact_sheet, legend, text_picture
-from cacseg.runtime.bands import as_picture, read_image
+from cacseg.runtime.bands import as_picture
 from cacseg.runtime.colours import Colour, Picture, colour, overlay
 
 NO_CLASS: Colour = (255, 0, 255)
@@ -77,8 +77,8 @@ def _read_image(data: FileData, fault: Fault) -> Picture:
     if fault.image is None:
         return _placeholder("no image")
     try:
-        return as_picture(read_image(data.files.read(fault.image), fault.image, data.bands))
-    except (ValueError, OSError):
+        return as_picture(data.read_image(fault.image))
+    except (ValueError, OSError, MemoryError):
         return _placeholder("unreadable")
 
 
@@ -89,8 +89,8 @@ def _read_labels(data: FileData, fault: Fault) -> Picture:
     if data.draw is not None:
         return _placeholder("shapes")
     try:
-        raw = data.decode(data.files.read(fault.labels), fault.labels)
-    except (ValueError, OSError):
+        raw = data.read_labels(fault.labels)
+    except (ValueError, OSError, MemoryError):
         return _placeholder("unreadable")
     if raw.indices is None:
         assert raw.colours is not None

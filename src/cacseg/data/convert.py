@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg._files import LOCK, acquire_lock, make_folder, write_file
+from cacseg._text import read_json
 from cacseg.data.class_list import NO_CLASS, ClassList, parse_classes
 from cacseg.data.layout import ALL, Rules, Uncovered
 from cacseg.data.open import FileData, check_listing, open_data, open_layout, open_split
@@ -55,7 +56,8 @@ def convert(
         opened.append(data)
     text = _check_names(classes, target, files.where(top))
     source: dict[str, Any] = {"root": str(Path(root).resolve()), "name": layout.name, "target": target}
-    source |= {"rules": list(rules), "classes": list(classes.names)}
+    made_by = [value for key, value in rules._asdict().items() if key != "max_pixels"]  # which may be raised meanwhile
+    source |= {"rules": made_by, "classes": list(classes.names)}
     is_finished = _holds(output, source)
     _holds(part, source)
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -109,7 +111,7 @@ def _holds(folder: Path, source: dict[str, Any]) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return False
     state = folder / STATE
-    if not folder.is_dir() or not state.is_file() or json.loads(state.read_text()) != source:
+    if not folder.is_dir() or not state.is_file() or read_json(state, dict) != source:
         raise FileExistsError(f"{folder} holds files of something else. Choose another folder.")
     return True
 
@@ -189,7 +191,7 @@ def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolE
     """Reads back what was written: the same images and the same labels."""
     read_as = ALL if target == "coco" and split == "default" else split
     uncovered: Uncovered = "ignore" if target == "coco" else "background"
-    written = open_data(target, output, read_as, uncovered=uncovered)
+    written = open_data(target, output, read_as, uncovered=uncovered, max_pixels=data.max_pixels)
     names: Sequence[str] = [written.image_name(k) for k in range(len(written))]
     place = {name: k for k, name in enumerate(names)}
 

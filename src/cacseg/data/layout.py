@@ -13,6 +13,7 @@ import numpy.typing as npt
 from cacseg.data.class_list import ClassList
 from cacseg.data.decode import Labels, decode_labels
 from cacseg.data.label_map import LabelMap
+from cacseg.runtime.decode import MAX_PIXELS
 from cacseg.runtime.files import Files
 
 Overlap = Literal["later", "smaller"]
@@ -33,6 +34,7 @@ class Rules(NamedTuple):
     crowd: Crowd = "class"  # of COCO's crowd regions: as any other shape, or ignored
     empty_classes: EmptyClasses = "keep"  # of shapes: classes that no image of any split has
     bands: int | None = None  # that images have, in the units of their files; None: red, green, blue bytes
+    max_pixels: int = MAX_PIXELS  # of an image or of a file of labels, which are decoded whole
 
 
 USUAL = Rules()
@@ -61,12 +63,15 @@ class Listing(NamedTuple):
 Draw = Callable[[Files, Pair, tuple[int, int]], npt.NDArray[np.uint8]]
 
 
+Decode = Callable[[bytes, str, int], Labels]  # of so many pixels at most
+
+
 class Found(NamedTuple):
     """The files of a split, and how its labels are read."""
 
     listing: Listing
     label_map: LabelMap
-    decode: Callable[[bytes, str], Labels] = decode_labels
+    decode: Decode = decode_labels
     draw: Draw | None = None  # of labels that are no image files
 
 

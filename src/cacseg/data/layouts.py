@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import math
 from functools import partial
 
 import numpy as np
 
 from cacseg.data.class_list import ClassList, builtin_classes, check_colours_differ, parse_classes, with_background
-from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
+from cacseg.data.decode import LABEL_SUFFIXES, RAISE_LABELS, Labels, decode_labels
 from cacseg.data.formats.coco import COCO
 from cacseg.data.formats.label_studio import LABEL_STUDIO
 from cacseg.data.formats.labelme import LABELME
@@ -17,7 +18,7 @@ from cacseg.data.formats.yolo import YOLO
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
 from cacseg.data.layout import Found, Layout, Rules, join, list_files, match, name_splits
 from cacseg.data.reading import read_text
-from cacseg.runtime.decode import IMAGE_SUFFIXES
+from cacseg.runtime.decode import IMAGE_SUFFIXES, MAX_PIXELS, TooLargeError, check_size
 from cacseg.runtime.files import Files
 
 # Raw 'stuffthingmaps' values (category id - 1) that COCO-Stuff never uses: 182 ids, 171 classes.
@@ -111,14 +112,18 @@ def _find_pascal_context(files: Files, top: str, split: str, classes: ClassList,
     return Found(listing, LabelMap(values, num_classes=num_classes), decode)
 
 
-def _decode_mat(content: bytes, where: str) -> Labels:
+def _decode_mat(content: bytes, where: str, max_pixels: int = MAX_PIXELS) -> Labels:
     """The 459-label files of the original: a matrix 'LabelMap', from 1; 0 where nobody labelled."""
     try:
-        from scipy.io import loadmat  # type: ignore[import-untyped]
+        from scipy.io import loadmat, whosmat  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:  # pragma: no cover
         raise ModuleNotFoundError(f"{where} needs scipy to be read: pip install scipy", name="scipy") from error
     try:
+        for _, shape, _ in whosmat(io.BytesIO(content)):
+            check_size((math.prod(shape), 1), where, max_pixels, RAISE_LABELS)
         matrix = np.asarray(loadmat(io.BytesIO(content))["LabelMap"])
+    except TooLargeError:
+        raise
     except Exception as error:  # scipy ends in IndexError, zlib.error and others, as the damage will have it
         raise OSError(f"{where} is damaged or no label file of Pascal-Context ({error!r}).") from error
     return Labels(indices=matrix.astype(np.int64))

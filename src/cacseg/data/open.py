@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,19 +12,34 @@ from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
-from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Listing, Overlap, Pair, Rules, Uncovered
+from cacseg.data.layout import (
+    ALL,
+    USUAL,
+    Crowd,
+    Decode,
+    Draw,
+    EmptyClasses,
+    Layout,
+    Listing,
+    Overlap,
+    Pair,
+    Rules,
+    Uncovered,
+)
 from cacseg.data.layouts import LAYOUTS, OWN
-from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
+from cacseg.data.sample import FaultyDataError, Part, Pixels, Sample, SegmentationData, check_one_size
 from cacseg.data.synthetic import SyntheticData
 from cacseg.runtime.bands import no_data, read_image
 from cacseg.runtime.colours import Colour, background_index
-from cacseg.runtime.decode import IMAGE_SUFFIXES
+from cacseg.runtime.decode import IMAGE_SUFFIXES, MAX_PIXELS, max_bytes
 from cacseg.runtime.files import Files, open_files
 
 DATA_SETS: dict[str, str] = {
     **{name: layout.tree for name, layout in LAYOUTS.items()},
     "synthetic": "nothing on disk: scenes drawn from (seed, split, index)",
 }
+
+NO_STAMP = {"bytes": "", "modified_ns": ""}
 
 
 @dataclass(frozen=True)
@@ -38,10 +53,11 @@ class FileData:
     files: Files
     pairs: tuple[Pair, ...]
     label_map: LabelMap
-    decode: Callable[[bytes, str], Labels] = decode_labels
+    decode: Decode = decode_labels
     draw: Draw | None = None
     ignore_index: int = IGNORE
     bands: int | None = None  # that images have, in the units of their files; None: red, green, blue bytes
+    max_pixels: int = MAX_PIXELS
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -52,15 +68,39 @@ class FileData:
     def read(self, index: int) -> Sample:
         pair = self.pairs[index]
         where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
-        content = self.files.read(pair.image)
-        image = read_image(content, where_image, self.bands)
+        image = self.read_image(pair.image)
         if self.draw is not None:
             labels = self.draw(self.files, pair, (image.shape[0], image.shape[1]))
         else:
-            labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
+            labels = self.label_map(self.read_labels(pair.labels), where_labels)
             check_one_size(image, labels, where_image, where_labels)
         empty = no_data(image)
         return Sample(image, labels if empty is None else np.where(empty, np.uint8(self.ignore_index), labels))
+
+    def read_image(self, path: str) -> Pixels:
+        content = self.files.read(path, max_bytes(self.max_pixels, self.bands))
+        return read_image(content, self.files.where(path), self.bands, self.max_pixels)
+
+    def read_labels(self, path: str) -> Labels:
+        """Of a file of labels, as stored."""
+        content = self.files.read(path, max_bytes(self.max_pixels))
+        return self.decode(content, self.files.where(path), self.max_pixels)
+
+    def stamp(self, index: int) -> dict[str, str]:
+        """Size and time of the files of a pair, by which a later change is noticed."""
+        pair = self.pairs[index]
+        stamps = [self.files.stamp(path) for path in (pair.image, pair.labels) if path]
+        return {key: "+".join(one[key] for one in stamps) for key in stamps[0]}
+
+
+def stamp_of_sample(data: SegmentationData, index: int) -> dict[str, str]:
+    """Size and time of the files of a sample; empty where it has none, or they are gone, which reading them says."""
+    if isinstance(data, Part):
+        return stamp_of_sample(data.data, data.places[index])
+    try:
+        return data.stamp(index) if isinstance(data, FileData) else NO_STAMP
+    except OSError:
+        return NO_STAMP
 
 
 def open_data(
@@ -74,6 +114,7 @@ def open_data(
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
     bands: int | None = None,
+    max_pixels: int = MAX_PIXELS,
     size: tuple[int, int] | None = None,
     length: int | None = None,
     seed: int | None = None,
@@ -85,8 +126,8 @@ def open_data(
     always 255. The others belong to labels that are shapes. `overlap`: the "later" or the "smaller" one is on top;
     `uncovered`: pixels that none covers are a class "background", or ignored ("ignore"); `crowd`: COCO's crowd regions
     are of their class ("class"), or ignored; `empty_classes`: "keep" or "drop" classes that no image of any split has.
-    `bands`: images have so many, in the units of their files, instead of red, green and blue bytes. `size` (height,
-    width), `length` and `seed` belong to "synthetic".
+    `bands`: images have so many, in the units of their files, instead of red, green and blue bytes. `max_pixels`: an
+    image or a file of labels with more is refused. `size` (height, width), `length` and `seed` belong to "synthetic".
     """
     if name == "synthetic":
         if root is not None or ignore_index is not None or bands is not None:
@@ -94,7 +135,7 @@ def open_data(
         return SyntheticData(split, size=size or (128, 128), length=length, seed=seed or 0)
     if size is not None or length is not None or seed is not None:
         raise ValueError(f"size, length and seed belong to 'synthetic'; {name!r} is what its files are.")
-    rules = Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands)
+    rules = Rules(ignore_index, overlap, uncovered, crowd, empty_classes, bands, max_pixels)
     layout, files, top, classes = open_layout(name, root, rules)
     data, listing = open_split(layout, files, top, classes, split, rules)
     check_listing(listing, files, f"the split {split!r} of {files.where(top)}")
@@ -109,7 +150,7 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
     if name not in LAYOUTS:
         raise ValueError(f"unknown data set {name!r}. There are {', '.join(DATA_SETS)}.")
     if root is None:
-        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}.")
+        raise ValueError(f"{name!r} needs a root, the folder or .zip with {DATA_SETS[name]}: --root PATH.")
     files = open_files(root)
     tops = ((one, LAYOUTS[one].top_in(files)) for one in (OWN if name == "folder" else (name,)))
     name, top = next(((one, top) for one, top in tops if top is not None), (name, None))
@@ -124,7 +165,7 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
         raise FileNotFoundError(f"{name!r} needs {layout.tree}{more}; {files.where('')} has {there}.")
     classes = layout.classes(files, top)
     if layout.shapes is None:
-        if rules._replace(ignore_index=None, bands=None) != USUAL:
+        if rules._replace(ignore_index=None, bands=None, max_pixels=MAX_PIXELS) != USUAL:
             settings = "overlap, uncovered, crowd and empty_classes"
             raise ValueError(f"{settings} belong to labels that are shapes; those of {name!r} are images.")
         return layout, files, top, classes
@@ -155,8 +196,8 @@ def open_split(
         )
     listing, label_map, decode, draw = layout.find(files, top, theirs, classes, rules)
     names, palette = classes.names, classes.palette
-    pairs, bands = listing.pairs, rules.bands
-    return FileData(layout.name, split, names, palette, files, pairs, label_map, decode, draw, bands=bands), listing
+    how: Any = {"bands": rules.bands, "max_pixels": rules.max_pixels}
+    return FileData(layout.name, split, names, palette, files, listing.pairs, label_map, decode, draw, **how), listing
 
 
 def check_listing(listing: Listing, files: Files, where: str) -> None:

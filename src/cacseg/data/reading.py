@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from cacseg.data.sample import FaultyDataError
-from cacseg.runtime.files import Files, ZipFiles
+from cacseg.runtime.files import Files
 
 
 def read_text(files: Files, path: str) -> str:
@@ -44,7 +43,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def file_version(files: Files, path: str) -> tuple[str, int, int]:
+def file_version(files: Files, path: str) -> tuple[str, str, str]:
     """Changes with the file, so that what was read from it can be kept."""
-    stat = os.stat(files.root if isinstance(files, ZipFiles) else files.root / path)
-    return files.where(path), stat.st_mtime_ns, stat.st_size
+    found = files.stamp(path)
+    return files.where(path), found["modified_ns"], found["bytes"]

@@ -173,7 +173,9 @@ def stated_size(height: Any, width: Any) -> tuple[int, int]:
     except (TypeError, ValueError, OverflowError):
         size = -1, -1
     if not 0 <= min(size) <= max(size) <= LARGEST:
-        raise FaultyDataError(f"states a size of {width!r}x{height!r} pixels. Write the image's, or take it out")
+        raise FaultyDataError(
+            f"states a size of {width!r:.40}x{height!r:.40} pixels. Write the image's, or take it out"
+        )
     return size if all(size) else (0, 0)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
-from cacseg.engine.device import autocast, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
@@ -106,6 +106,8 @@ class TorchBackend:
     def predict(
         self, views: Sequence[list[Tensor]], size: tuple[int, int], *, maps: bool = False, plain: bool = False
     ) -> list[Answer]:
+        if not comes_in_parts(self.inference, views[0][0], size):
+            check_memory(self.device, len(self.classes.names), size, views)
         try:
             with explain_memory(f"an image of {size[1]}x{size[0]}", self.device), evaluating(self.model):
                 return self._predict(views, size, maps, plain)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from torch import Tensor, nn
 
-from cacseg._files import write_file
+from cacseg._files import check_there, write_file
 from cacseg.engine.callbacks import Interrupt, Stopped
 from cacseg.engine.device import device_name, peak_mib
 from cacseg.engine.options import TrainingOptions
@@ -218,6 +219,7 @@ class Checkpoints(Checkpoint):
         self.check(trainer)
         task: Any = trainer.lightning_module
         if trainer.is_global_zero:
+            check_there(self.folder)
             with nullcontext() if self.averaging is None else self.averaging.applied(task):
                 for name in (BEST_MODEL, LAST_MODEL) if best else (LAST_MODEL,):
                     task.model.save(self.folder / name, overwrite=True)
@@ -249,6 +251,9 @@ def checkpoint_bytes(model: nn.Module, optimiser: str, averaged: bool) -> tuple[
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `AtomicFiles` wrote: tensors, numbers, strings, lists and dictionaries, nothing that could run code."""
     try:
+        with zipfile.ZipFile(path) as archive:  # whose checksums torch writes, and does not look at
+            if (damaged := archive.testzip()) is not None:
+                raise zipfile.BadZipFile(f"the checksum of {damaged} is another")
         return torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist: there is nothing to resume from.") from None

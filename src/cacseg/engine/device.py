@@ -6,14 +6,18 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import distributed
 
 from cacseg._checks import check_choice
+from cacseg.runtime.memory import check_scores
 
+USE_TILES = (
+    "Use --tile 1024 (tile=1024 in Python), by which they are never all in memory, a smaller --scale or --batch."
+)
 PRECISIONS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -82,6 +86,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def check_memory(
+    device: torch.device, classes: int, size: tuple[int, int], views: Sequence[Sequence[torch.Tensor]]
+) -> None:
+    """A MemoryError where the scores of images, shown as `views`, cannot fit; a GPU says so itself."""
+    if device.type == "cpu":
+        check_scores(classes, [size, (views[0][0].shape[1], views[0][0].shape[2])], len(views), USE_TILES)
+
+
 @contextmanager
 def explain_memory(what: str, device: torch.device) -> Iterator[None]:
     """Turns an out-of-memory error into one that says what did not fit, and what to do."""
@@ -91,8 +103,8 @@ def explain_memory(what: str, device: torch.device) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise ValueError(
-            f"{what} did not fit into the memory of {device}. Use a smaller batch, sliding windows (--slide), a lower "
-            "precision, or another device."
+            f"{what} did not fit into the memory of {device}. Use a smaller batch, tiles (--tile 1024), sliding "
+            "windows (--slide), a lower precision, or another device."
         ) from error
 
 

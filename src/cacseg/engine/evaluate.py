@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import SegmentationData, read_sample
-from cacseg.engine.device import autocast, explain_memory
+from cacseg.engine.device import autocast, check_memory, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, output_names, predict_each, send, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import Scores, Tally, boundary_tally, confusion, most_likely, scores, tally
@@ -131,6 +131,11 @@ def evaluate(
         for group in groups:
             height, width = group[0].labels.shape
             described = f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
+            if "oracle" in names or not comes_in_parts(inference, group[0].views[0], (height, width)):
+                try:
+                    check_memory(device, n, (height, width), [one.views for one in group])
+                except MemoryError as error:
+                    raise ValueError(f"{group[0].name}: {error}") from error
             with explain_memory(described, device), autocast(device, precision):
                 labels = send(torch.stack([one.labels for one in group]), device)
                 known = _oracle_labels(model, labels, data.ignore_index) if "oracle" in names else None

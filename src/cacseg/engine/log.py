@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import math
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -17,7 +16,8 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor
 
-from cacseg._files import to_csv, write_file
+from cacseg._files import check_there, open_appending, to_csv, write_file
+from cacseg._text import read_csv, shorten
 from cacseg.engine._lightning import is_first_process
 
 METRICS = "metrics.csv"
@@ -38,12 +38,15 @@ class CsvLog(Logger):
         self.columns = ["step"]
         self.rows: list[dict[str, str]] = []
         if is_first_process() and path.is_file():
-            with path.open(newline="") as file:
-                text = file.read()
             # A last row without its end was cut short: its step may be the first digits of another.
-            reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
-            self.columns = list(reader.fieldnames or self.columns)
-            self.rows = [row for row in reader if (row["step"] or "").isdigit() and int(row["step"]) <= keep_steps]
+            self.columns, *rows = read_csv(path) or [self.columns]
+            if self.columns[:1] != ["step"]:
+                raise ValueError(
+                    f"{path} is no log of a run: its first column must be step; it begins with "
+                    f"{shorten(','.join(self.columns))}. Move it away: the run goes on without these rows."
+                )
+            whole = [row for row in rows if len(row) == len(self.columns) and _step(row[0]) <= keep_steps]
+            self.rows = [dict(zip(self.columns, row, strict=True)) for row in whole]
             self._rewrite()
 
     @property
@@ -63,13 +66,14 @@ class CsvLog(Logger):
         row = {"step": str(step), **{name: repr(float(value)) for name, value in metrics.items()}}
         self.rows.append(row)
         new = [name for name in row if name not in self.columns]
+        check_there(self.path.parent)
         if new or not self.path.is_file():
             self.columns += new
             self._rewrite()
             return
         try:
-            with self.path.open("a", newline="") as file:
-                file.write(to_csv([[row.get(name, "") for name in self.columns]]))
+            with open_appending(self.path) as file:
+                file.write(to_csv([[row.get(name, "") for name in self.columns]]).encode())
         except OSError as error:
             raise OSError(
                 f"{self.path} could not be written ({error.strerror or error}). Free or add space, then continue with "
@@ -79,6 +83,11 @@ class CsvLog(Logger):
     def _rewrite(self) -> None:
         rows = ([row.get(name, "") for name in self.columns] for row in self.rows)
         write_file(self.path, to_csv([self.columns, *rows]), flush=True)
+
+
+def _step(text: str) -> float:
+    """Of a row; infinite where it is no number."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 16 else math.inf
 
 
 class Log(Callback):

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from cacseg._files import acquire_lock
+from cacseg._files import acquire_lock, is_scratch
 from cacseg.data import SegmentationData
 from cacseg.data.label_map import MASK_HINT
 from cacseg.data.sample import FaultyDataError, read_sample
@@ -27,7 +27,7 @@ def check_folder(folder: Path, *, resume: bool) -> None:
     if resume:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} does not exist: there is no run to resume. Leave --resume out to start.")
-    elif folder.is_dir() and any(path.name not in BEFORE_A_RUN for path in folder.iterdir()):
+    elif folder.is_dir() and any(not _is_before_a_run(path) for path in folder.iterdir()):
         raise FileExistsError(
             f"{folder} exists and is not empty; a run is never overwritten. Continue it with --resume, or choose "
             "another folder with -o."
@@ -40,6 +40,10 @@ def check_folder(folder: Path, *, resume: bool) -> None:
         raise PermissionError(
             f"{nearest} cannot be written to ({error.strerror}), and the run would be there. Choose another with -o."
         ) from error
+
+
+def _is_before_a_run(path: Path) -> bool:
+    return path.name in BEFORE_A_RUN or is_scratch(path)
 
 
 def folder_lock(folder: Path) -> AbstractContextManager[Any]:

@@ -22,7 +22,8 @@ from cacseg.engine.inference import normalise_views
 from cacseg.engine.tiles import Box, TiledImage
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel
-from cacseg.runtime.folder import Failure, SaveOptions, Summary
+from cacseg.runtime.files import check_file
+from cacseg.runtime.folder import Failure, SaveOptions, Summary, check_names, longest_name
 from cacseg.runtime.geojson import geojson_lines
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.journal import Journal, stamp
@@ -90,21 +91,28 @@ def predict_rasters(
         raise ValueError(f"polygons of rasters are written as geojson; got {save.polygons}. Use --format geojson.")
     wanted = ["masks", *(["confidence"] if save.confidence else []), *(["entropy"] if save.entropy else [])]
     written, skipped, failed = 0, 0, list[Failure]()
+    longest = longest_name(journal.folder)
     for item in inputs:
         targets = {kind: journal.folder / kind / f"{item.name}.tif" for kind in wanted}
         polygons = journal.folder / "geojson" / f"{item.name}.geojson" if save.polygons == "geojson" else None
-        if journal.is_done(item) and all(one.exists() for one in (*targets.values(), polygons) if one):
+        outputs = [*targets.values(), *([polygons] if polygons is not None else [])]
+        if journal.is_done(item) and all(one.exists() for one in outputs):
             skipped += 1
             continue
         try:
+            check_file(item.path)
+            check_names(item, outputs, longest)
             before = stamp(item.path)
             size = _predict(backend, item, targets, plain, save.bits, step)
             if polygons is not None:
                 write_polygons(targets["masks"], polygons, backend.classes.names, save)
+            if stamp(item.path) != before:
+                raise OSError("the file must stay as it is while it is read; it changed. Predict it again.")
             journal.add(item, size, before)
             written += 1
         except (OSError, ValueError, MemoryError) as error:
-            failed.append(Failure(item.path, f"{item.path}: {error}"))
+            named = str(error) if str(error).startswith(str(item.path)) else f"{item.path}: {error}"
+            failed.append(Failure(item.path, named))
     return Summary(written, skipped, failed)
 
 
@@ -137,7 +145,7 @@ def _predict(
             stack.enter_context(rasterio.Env(GDAL_CACHEMAX=CACHE))
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)  # TIFF files of any kind
-            dataset = stack.enter_context(rasterio.open(item.path))
+            dataset = stack.enter_context(rasterio.open(item.path, driver="GTiff"))  # no list of other files
             source = RasterSource(dataset, backend)
             image = TiledImage(model, source, tiling, ["plain" if plain else model.default_output])
             total = image.passes * image.tiles

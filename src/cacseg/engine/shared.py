@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from cacseg._files import write_file
+from cacseg.data.open import stamp_of_sample
 from cacseg.data.sample import SegmentationData
 from cacseg.engine.evaluate import Evaluation, ImageCounts, ImageResult, Progress, check_labelled, evaluate
 from cacseg.metrics import Tally, tally
@@ -34,7 +35,7 @@ def evaluate_shared(
     progress: Progress | None = None,
     **how: Any,
 ) -> Evaluation | None:
-    """Counts the worker's images that are not counted yet, each into images/NAME.npz of the folder.
+    """Counts the worker's images that are not counted yet, or whose files changed since, into images/NAME.npz each.
 
     The last worker, with which every image is counted, returns the whole evaluation, the others None. Counts are
     integers, so it equals that of one process. `how` goes to `evaluate`, `settings` are those that all workers share.
@@ -46,12 +47,19 @@ def evaluate_shared(
 
     with Journal(folder, settings, overwrite=overwrite, shard=shard, record=RECORD) as journal:
         own = [index for index, name in enumerate(names) if shard.owns(name)]
-        todo = [index for index in own if not (names[index] in journal.rows and path_of(names[index]).exists())]
+        stamps = {index: stamp_of_sample(data, index) for index in own}  # from before any image is read
+        places = {names[index]: index for index in own}
+
+        def is_counted(index: int) -> bool:
+            row = journal.rows.get(names[index])
+            return row is not None and row[4:] == tuple(stamps[index].values()) and path_of(names[index]).exists()
+
+        todo = [index for index in own if not is_counted(index)]
 
         def keep(one: ImageCounts) -> None:
             path = path_of(one.name)
             write_file(path, _pack(one))
-            journal.add(Input(path, one.name), one.size, {"bytes": "", "modified_ns": ""})
+            journal.add(Input(path, one.name), one.size, stamps[places[one.name]])
 
         def update(done: int, counts: Mapping[str, Tensor]) -> None:
             if progress is not None:
@@ -61,7 +69,7 @@ def evaluate_shared(
             evaluate(model, data, places=todo, keep=keep, progress=update, **how)
     if not journal.is_last or not all(path_of(name).exists() for name in names):
         return None
-    return _merge(model, data, [_unpack(path_of(name).read_bytes(), name, model.num_classes) for name in names])
+    return _merge(model, data, [_read(path_of(name), name, model.num_classes) for name in names])
 
 
 def _merge(model: SegmentationModel, data: SegmentationData, images: list[ImageCounts]) -> Evaluation:
@@ -88,6 +96,16 @@ def _pack(one: ImageCounts) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]  # allow_pickle has another type
     return buffer.getvalue()
+
+
+def _read(path: Path, name: str, num_classes: int) -> ImageCounts:
+    try:
+        return _unpack(path.read_bytes(), name, num_classes)
+    except OSError:
+        raise
+    except Exception as error:  # of many kinds: numpy's, zip's and ours
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{path} is damaged ({reason}). Remove it, and run any of the workers again.") from error
 
 
 def _unpack(content: bytes, name: str, num_classes: int) -> ImageCounts:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -35,12 +36,17 @@ from cacseg.engine.checkpoints import (
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.log import METRICS, Bar, CsvLog, Log
 from cacseg.engine.preflight import check_data, check_model, check_space, folder_lock
+from cacseg.engine.resumable import check_facts, check_states
 from cacseg.engine.stream import share_of_batch
 from cacseg.engine.strips import Strips
 from cacseg.engine.task import SegmentationTask
 from cacseg.functional._precision import matmul_precision
 
 PRECISIONS: dict[str, Any] = {"fp32": "32-true", "tf32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
+
+
+# What gloo, NCCL and torch's store say when a process is gone.
+LOST = re.compile(r"gloo|NCCL|TCPStore|[Cc]onnection (closed|reset|refused)|Broken pipe|remote process")
 
 
 class Result(NamedTuple):
@@ -81,17 +87,19 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
 
     last = folder / LAST
-    first_step = 0
+    first_step, checkpoint = 0, None
     if resume and last.exists():
-        checkpoint = read_checkpoint(last)
-        first_step = int(checkpoint["global_step"])
+        checkpoint = check_facts(read_checkpoint(last), last, steps)
+        first_step = checkpoint["global_step"]
         out_of_patience = options.patience is not None and checkpoint["since_best"] >= options.patience
         if first_step >= steps or out_of_patience:
-            scores = {**json.loads(checkpoint["scores"]), "finished": True}  # even if training.patience was lowered
+            scores = {
+                **json.loads(checkpoint["scores"] or "{}"),
+                "finished": True,
+            }  # even if training.patience was lowered
             write_file(folder / SCORES, json.dumps(scores) + "\n")  # which a kill may have prevented
             report(f"{folder} is finished: {first_step} of {steps} steps are done")
             return Result(first_step, checkpoint["best"], checkpoint["best_step"])
-        del checkpoint
 
     bar = progress and sys.stderr.isatty()
     log = Log(report, steps, options.log_every, lines=progress and not bar)
@@ -131,6 +139,9 @@ def train(
             enable_progress_bar=bar,
             enable_model_summary=False,
         )
+        if checkpoint is not None:
+            check_states(checkpoint, last, task, trainer, averaging is not None)
+            del checkpoint
         if options.precision == "fp16" and trainer.strategy.root_device.type == "cpu":
             raise ValueError("training in fp16 needs a GPU; this run would be on the CPU. Use bf16 or fp32.")
         if options.graph is True and trainer.world_size > 1:  # gradients would not be exchanged
@@ -157,13 +168,51 @@ def train(
             )
         try:
             trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
+        except (RuntimeError, MemoryError) as error:
+            if (words := explain_reader(error)) is None:
+                raise
+            then = f"continue with: cacseg train --resume -o {folder}" if last.exists() else "start the run again"
+            raise OSError(f"{words}; then {then}") from error
         except (ValueError, OSError) as error:
             text, name = str(error), type(error).__name__
             if not text.startswith("Caught "):
                 raise
             # Of a loader's worker, whose traceback is left out of the message.
             raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error
+        except RuntimeError as error:
+            if trainer.world_size == 1 or not LOST.search(str(error)):
+                raise
+            said = " ".join(str(error).split())[:160]
+            raise ConnectionError(
+                f"another process of this run was lost ({said}). Was it killed, or out of memory? "
+                "Continue from the last checkpoint, on as many devices or fewer: "
+                f"cacseg train --resume -o {folder}"
+            ) from error
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
+
+
+def explain_reader(error: BaseException) -> str | None:
+    """What happened to a worker of a loader that ended before its time, and what to do; None of any other error."""
+    text = " ".join(str(error).split())
+    if isinstance(error, MemoryError) and text.startswith("Caught MemoryError in DataLoader worker"):
+        how = "had no memory left"
+    elif "DataLoader worker" in text and "Bus error" in text:
+        return (
+            "a process that reads images found no shared memory left (bus error). Give the machine more of it (of "
+            "Docker: --shm-size 8g or --ipc host), or lower training.workers"
+        )
+    elif "DataLoader worker" in text and "Segmentation fault" in text:
+        return "a process that reads images crashed (segmentation fault). Look for the image with `cacseg data check`"
+    elif "DataLoader worker" in text and (found := re.search(r"killed by signal: (\w+)", text)):
+        how = f"was ended by the system (signal: {found[1]})"
+    elif "DataLoader worker" in text and "exited unexpectedly" in text:
+        how = "was ended by the system"
+    else:
+        return None
+    return (
+        f"a process that reads images {how}; the likely cause is that memory ran out. Lower training.workers, "
+        "training.batch or data.crop, or give the run more memory"
+    )
 
 
 def _make_trainer(**options: Any) -> Trainer:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import timm
@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cacseg._checks import check_choice, did_you_mean
+from cacseg._tensors import check_finite
+from cacseg._text import parse_json
 from cacseg.models.files import TensorFile, list_names
 from cacseg.models.layers import crop_to_stride, missing_to_multiple
 from cacseg.models.reference import Swin, dilate_first_blocks, fuse_bilinearly
@@ -127,7 +129,7 @@ def make_backbone(
         arguments["output_stride"] = output_stride
     if padding:
         arguments["pad_type"] = padding
-    flexible, multiple = find_size_rule(name, arguments)
+    flexible, multiple = find_size_rule(name, tuple(sorted(arguments.items())))
     net = _create(name, {**arguments, **flexible})
     strides, channels = net.feature_info.reduction(), net.feature_info.channels()
     expected = tuple(min(stride, output_stride) for stride in STRIDES)
@@ -147,12 +149,14 @@ def make_backbone(
     return Backbone(net, name, channels, expected, indices, channels_last=channels_last, multiple=multiple)
 
 
-def find_size_rule(name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], int]:
+@cache
+def find_size_rule(name: str, items: tuple[tuple[str, Any], ...]) -> tuple[dict[str, Any], int]:
     """What lets a timm network take images of any size: further arguments, and the multiple to pad images to.
 
     Tried on networks without values: as it is at an odd size, then at multiples of 32 and 64, then with timm's
-    switches for other sizes.
+    switches for other sizes. `items` are the arguments that it is made with.
     """
+    arguments = dict(items)
     for flexible in ({}, {"strict_img_size": False}, {"dynamic_img_size": True}):
         with torch.device("meta"):
             try:
@@ -276,7 +280,9 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
         if wrong:
             lines.append(f"{len(wrong)} have another shape: {list_names(wrong)}.")
         raise ValueError(" ".join([*lines, f"The file must hold {backbone.name} in timm's names."]))
-    backbone.net.load_state_dict({name: given[theirs] for name, theirs in matches.items()}, strict=False)
+    loaded = {name: given[theirs] for name, theirs in matches.items()}
+    check_finite(((matches[name], tensor) for name, tensor in loaded.items()), source)
+    backbone.net.load_state_dict(loaded, strict=False)
     unused = [name for name in given if name not in matches.values()]
     if unused:
         what = f"{len(unused)} tensors have no place in {backbone.name} and were not loaded: {list_names(unused)}"
@@ -308,8 +314,8 @@ def read_preprocessing(file: TensorFile, source: str = "the file") -> Preprocess
     stated = {}
     for key in ("mean", "std"):
         try:
-            stated[key] = json.loads(file.metadata.get(key, "null"))
-        except json.JSONDecodeError as error:
+            stated[key] = parse_json(file.metadata.get(key, "null"))
+        except ValueError as error:
             raise ValueError(f"{source} states its {key} as {file.metadata[key]!r}, which is no JSON.") from error
         if stated[key] is not None and not isinstance(stated[key], list):
             raise ValueError(f"{source} must state its {key} as a list, one number a channel; got {stated[key]!r}.")

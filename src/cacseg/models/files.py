@@ -10,17 +10,15 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from cacseg._files import write_file
+from cacseg._tensors import read_safetensors, write_safetensors
 from cacseg._version import __version__
 from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
 
@@ -62,7 +60,7 @@ def read_tensors(path: str | Path) -> TensorFile:
     if len(start) < 9:
         raise ValueError(f"{path} is no file of weights: it has {len(start)} bytes. Was the download cut short?")
     if start[8:9] == b"{":  # looked at first: the length that stands before it may be any eight bytes
-        return _read_safetensors(path)
+        return TensorFile(*read_safetensors(path))
     if start[:2] == b"PK" or start[:1] == b"\x80":
         return _find_weights(_read_pickled(path), path)
     raise ValueError(
@@ -75,8 +73,7 @@ def write_tensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, overwrite: bool = False
 ) -> None:
     """A safetensors file, whole or not at all: what was at `path` stays where writing fails."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, dict(metadata))
-    write_file(path, content, overwrite=overwrite, flush=True)
+    write_safetensors(Path(path), tensors, metadata, overwrite=overwrite)
 
 
 def list_names(names: list[str]) -> str:
@@ -84,16 +81,8 @@ def list_names(names: list[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "") or "none"
 
 
-def _read_safetensors(path: Path) -> TensorFile:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return TensorFile({name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OverflowError, MemoryError) as error:
-        raise ValueError(f"{path} is damaged ({error}). Was the download or the copy cut short?") from error
-
-
 def _read_pickled(path: Path) -> Any:
-    if zipfile.is_zipfile(path) and any(name.endswith("/constants.pkl") for name in zipfile.ZipFile(path).namelist()):
+    if _is_program(path):
         raise ValueError(f"{path} is a TorchScript program, not a file of weights. Save its state_dict() instead.")
     try:
         placeholders = _placeholders(path)
@@ -114,6 +103,14 @@ def _read_pickled(path: Path) -> Any:
             f"{path} cannot be read ({reason}): it is damaged, or holds objects beside its weights. Was the download "
             "or the copy cut short?"
         ) from error
+
+
+def _is_program(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(name.endswith("/constants.pkl") for name in archive.namelist())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError):  # torch.load says what is wrong
+        return False
 
 
 def _placeholders(path: Path) -> list[Any]:
@@ -224,13 +221,15 @@ def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
 
 def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:
     """A name and a colour for each class, or none at all."""
-    if names is not None and not (len(names) == num_classes and all(isinstance(name, str) for name in names)):
+    named = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else []
+    if names is not None and not (len(named) == num_classes and all(isinstance(name, str) for name in named)):
         raise ValueError(f"class_names of {source} must be {num_classes} strings; got {str(names)[:80]}.")
     if palette is None:
         return
-    colours = [colour for colour in palette if isinstance(colour, list | tuple) and len(colour) == 3]
+    given = list(palette) if isinstance(palette, Iterable) else []
+    colours = [colour for colour in given if isinstance(colour, list | tuple) and len(colour) == 3]
     whole = all(isinstance(value, int) and 0 <= value <= 255 for colour in colours for value in colour)
-    if len(colours) != num_classes or len(palette) != num_classes or not whole:
+    if len(colours) != num_classes or len(given) != num_classes or not whole:
         must = f"must be {num_classes} colours of red, green and blue in 0..255"
         raise ValueError(f"palette of {source} {must}; got {str(palette)[:80]}.")
 

@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard, ModelHubMixin
 
 from cacseg._files import write_file
 from cacseg._hub import CONFIG, hub_errors
+from cacseg._text import parse_json
 from cacseg.models.files import FORMAT, NAMES
 
 if TYPE_CHECKING:
@@ -83,6 +84,6 @@ class HubModel(ModelHubMixin):
 
 def _is_ours(config: Path) -> bool:
     try:
-        return bool(json.loads(config.read_bytes())["format"] == FORMAT)
+        return bool(parse_json(config.read_bytes())["format"] == FORMAT)
     except (ValueError, KeyError, TypeError):
         return False

@@ -7,7 +7,6 @@ Every tensor of a checkpoint has a place in the model or is known not to need on
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 
 from cacseg._checks import check_choice
+from cacseg._tensors import check_finite
+from cacseg._text import parse_json
 from cacseg.models.backbones import has_choice_of_blocks
 from cacseg.models.files import check_classes, list_names, read_tensors
 from cacseg.models.model import SegmentationModel
@@ -57,13 +58,14 @@ def import_checkpoint(path: str | Path, model_name: str) -> tuple[SegmentationMo
             f"({list_names(unplaced)}), and {len(missing)} of the model are not in it ({list_names(missing)}). "
             f"{_suggest_model(file.tensors, model_name, report.misfits)}"
         )
+    check_finite(((name, report.state[ours]) for name, ours in report.used.items()), path)
     model = create_model(**report.arguments)
     model.load_state_dict(report.state)
     _check_position_index(model, file.tensors)
     rounded = describe_rounding(file.tensors.values())
     if rounded is not None:
         report.notes.append(rounded)
-    names, palette = (json.loads(file.metadata.get(key, "null")) for key in ("class_names", "palette"))
+    names, palette = (parse_json(file.metadata.get(key, "null")) for key in ("class_names", "palette"))
     try:
         check_classes(names, palette, model.num_classes, str(path))
         model.class_names, model.palette = names, palette

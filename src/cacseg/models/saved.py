@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import Any
 import torch
 
 from cacseg._hub import CONFIG, HubOptions, download, is_hub_name
+from cacseg._tensors import check_finite
+from cacseg._text import parse_json
 from cacseg._version import __version__
 from cacseg.models.files import FORMAT, TensorFile, check_classes, keep_preset, read_tensors
 from cacseg.models.model import SegmentationModel
@@ -43,10 +44,11 @@ def load(
     path = find_weights(source, HubOptions(revision, cache_dir, token, local_files_only, force_download))
     file, arguments = read_model_file(path)
     try:
-        model = create_model(**keep_preset(arguments, _read_json(file, "preset_values", path)))
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError) as error:
+        kept = keep_preset(arguments, _read_json(file, "preset_values", path))
+        with torch.device("meta"):  # without memory: a small file may claim a model of gigabytes
+            ours = create_model(**kept).state_dict()
+    except Exception as error:  # of any kind: the arguments may be anything
         raise ValueError(f"{path} describes a model that cannot be built: {error}") from error
-    ours = model.state_dict()
     unknown, missing = sorted(file.tensors.keys() - ours.keys()), sorted(ours.keys() - file.tensors.keys())
     wrong = [name for name in ours.keys() & file.tensors.keys() if file.tensors[name].shape != ours[name].shape]
     if unknown or missing or wrong:
@@ -55,6 +57,7 @@ def load(
             f"{missing[:3]}, {len(unknown)} unknown {unknown[:3]}, {len(wrong)} of another shape {wrong[:3]}. "
             f"It was written by cacseg {file.metadata.get('cacseg_version')}; this is {__version__}."
         )
+    model = create_model(**kept)
     model.class_names, model.palette = (_read_json(file, key, path) for key in ("class_names", "palette"))
     check_classes(model.class_names, model.palette, model.num_classes, str(path))
     model.to(file.tensors["classifier.weight"].dtype).load_state_dict(file.tensors)
@@ -92,7 +95,7 @@ def _download_model(name: str, hub: HubOptions | None) -> Path:
     """config.json first: it is small, and says whether the model is ours."""
     config, content = download(name, CONFIG, hub), None
     with suppress(ValueError):  # no JSON, or no UTF-8
-        content = json.loads(config.read_bytes())
+        content = parse_json(config.read_bytes())
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT:
         raise ValueError(
@@ -104,8 +107,8 @@ def _download_model(name: str, hub: HubOptions | None) -> Path:
 
 def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
     try:
-        return json.loads(file.metadata.get(key, "null"))
-    except json.JSONDecodeError as error:
+        return parse_json(file.metadata.get(key, "null"))
+    except ValueError as error:
         raise ValueError(f"{path} has a damaged description of its model ({key}: {error}).") from error
 
 
@@ -138,4 +141,5 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
     if isinstance(dilations, list) and len(dilations) > len(branches):
         counts = f"it claims {len(dilations)} dilations and holds {len(branches)} branches"
         raise ValueError(f"{path} does not fit the model it describes: {counts}.")
+    check_finite(file.tensors.items(), path)
     return file, dict(arguments)

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacseg._files import write_file
+from cacseg._text import parse, parse_json, shorten
+from cacseg.engine.scores import read_scores
 from cacseg.recipes.config import Config, change, flat, parse_setting, suggest
 from cacseg.recipes.files import CONFIG, RESUMABLE_CHANGES, read_config
 
@@ -26,6 +28,7 @@ else:
 Settings = Mapping[str, Any]
 
 RUNS, FILE, SCORES, FORMAT = "runs", "comparison.json", "scores.json", "cacseg comparison 1"
+NAME = r"[\w.+-]+"  # of an arm
 VALIDATIONS = 4  # of each run, the last at its end
 CONTEXT = {"model.classifier": "context"}
 ARMS: dict[str, Settings] = {
@@ -90,7 +93,7 @@ def choose_arms(names: str, more: Sequence[str] = ()) -> dict[str, Settings]:
         start = dict([parse_setting(first)]) if "=" in first else _known_arm(first)
         found[name] = {**start, **dict(map(parse_setting, rest))}
     for name in found:
-        if not re.fullmatch(r"[\w.+-]+", name):
+        if not re.fullmatch(NAME, name):
             raise ValueError(f"an arm's name is letters, digits and any of _ . + -; got {name!r}.")
     if not found:
         raise ValueError("a comparison needs an arm; got none. Example: --arms plain,tuned")
@@ -107,10 +110,10 @@ def _known_arm(name: str) -> Settings:
 def _read_arms(path: Path) -> dict[str, Settings]:
     """Tables [NAME] of settings, "model.preset" = "paper" or model.preset = "paper"; an empty one is a known arm."""
     try:
-        content = tomllib.loads(path.read_text())
+        content = parse(tomllib.loads, path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise FileNotFoundError(f"there is no file of arms {path}.") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is no TOML ({error}).") from error
     for name, table in content.items():
         if not isinstance(table, dict):
@@ -189,14 +192,25 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
 def read_comparison(folder: Path) -> Comparison:
     path = folder / FILE
     try:
-        content = json.loads(path.read_text())
-        if content.pop("format", None) != FORMAT:
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise ValueError(f"its format is not {FORMAT!r}")
-        return Comparison(**content)
+        found = Comparison(**content)
+        for name, value in found._asdict().items():
+            if not isinstance(value, dict if name == "arms" else str):
+                raise ValueError(f"its {name} is {shorten(value)}")
+        for name, settings in found.arms.items():
+            if not isinstance(settings, dict) or not re.fullmatch(NAME, name):
+                raise ValueError(f"its arm {shorten(name)} is {shorten(settings)}")
+        for name in (found.recipe, found.data, found.model):
+            name.encode()  # or it can be written nowhere
+        return found
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder} is no folder of a comparison: there is no {path}.") from None
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}).") from error
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}). The same `cacseg compare` with -o DIR anew mends it."
+        ) from error
 
 
 def join_plan(folder: Path, comparison: Comparison, plan: Sequence[Run]) -> Comparison:
@@ -258,9 +272,10 @@ def _field(key: str) -> str:
 
 def is_finished(folder: Path) -> bool:
     try:
-        return bool(json.loads((folder / SCORES).read_text())["finished"])
-    except (OSError, ValueError, KeyError):
+        found = read_scores(folder / SCORES)
+    except (OSError, ValueError):  # `cacseg train --resume` writes them anew
         return False
+    return found is not None and bool(found["finished"])
 
 
 def check_runs(plan: Sequence[Run]) -> None:

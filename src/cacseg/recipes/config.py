@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from cacseg._checks import ask, did_you_mean
+from cacseg._text import parse_json, shorten
 from cacseg.data.layout import Crowd, EmptyClasses, Overlap, Uncovered
 from cacseg.engine.options import (
     Count,
@@ -24,6 +24,7 @@ from cacseg.engine.options import (
 )
 from cacseg.models import MODELS
 from cacseg.presets import DEFAULT, PresetName
+from cacseg.runtime.decode import MAX_PIXELS
 
 Size = Annotated[tuple[Count, Count], pair("HEIGHT,WIDTH, e.g. 512,640", one=True)]
 Sides = Annotated[tuple[Count, Count], pair("LONG,SHORT, e.g. 2048,512")]
@@ -118,6 +119,8 @@ class DataConfig(Section):
     """Of labels that are shapes: keep or drop classes that no image of any split has."""
     bands: Count | None = None
     """Images have so many, in the units of their files (16 bits, floats; TIFF, .npy, PNG); none: 8-bit colours."""
+    max_pixels: Annotated[int, Field(ge=1)] = MAX_PIXELS
+    """Of an image or of a file of labels, which are read whole; one with more is an error before it is decoded."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size
@@ -206,7 +209,7 @@ def validated(values: Mapping[str, Any]) -> Config:
             else:
                 own = problem["type"] == "value_error"
                 words = words.removeprefix("Value error, ") if own else words.lower()
-                wrong.setdefault(key, f"{key}: {words}; got {problem['input']!r}" if key else words)
+                wrong.setdefault(key, f"{key}: {words}; got {shorten(problem['input'])}" if key else words)
         raise ValueError(" ".join([*unknown, *(["; ".join(wrong.values()) + "."] if wrong else [])])) from None
 
 
@@ -244,8 +247,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     for candidate in (value, f"[{value}]"):
         if candidate == value or "," in value:
             try:
-                return key, json.loads(candidate)
-            except json.JSONDecodeError:
+                return key, parse_json(candidate)
+            except ValueError:
                 continue
     words = {"true": True, "false": False, "none": None}
     if value.lower() in words:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cacseg._files import write_file
+from cacseg._text import parse_json, shorten
 from cacseg._version import __version__
 from cacseg.models.files import FORMAT as MODEL_FORMAT
 from cacseg.models.files import keep_preset, preset_values
@@ -29,6 +30,7 @@ DECIDED = {
 RESUMABLE_CHANGES = frozenset(
     {
         "data.root",
+        "data.max_pixels",
         "model.weights",
         "model.backbone_weights",
         "model.pretrained",
@@ -79,9 +81,11 @@ def read_config(path: str | Path) -> SavedConfig:
     path = Path(path)
     file = path / CONFIG if path.is_dir() else path
     try:
-        content = json.loads(file.read_text())
+        content = parse_json(file.read_bytes())
         if content.get("format") != FORMAT:
-            raise ValueError(f"its format is {content.get('format')!r}, not {FORMAT!r}")
+            raise ValueError(f"its format is {shorten(content.get('format'))}, not {FORMAT!r}")
+        if not isinstance(content["recipe"], str):
+            raise ValueError(f"its recipe is {shorten(content['recipe'])}")
         arguments = keep_preset(content["model_arguments"], content.get("preset_values"))
         return SavedConfig(content["recipe"], validated(content["config"]), arguments, dict(content.get("python", {})))
     except FileNotFoundError:
@@ -93,7 +97,7 @@ def read_config(path: str | Path) -> SavedConfig:
 def is_run(folder: Path) -> bool:
     """Whether a folder has a configuration that is not of a saved model, which `save_pretrained` writes."""
     try:
-        return bool(json.loads((folder / CONFIG).read_text())["format"] != MODEL_FORMAT)
+        return bool(parse_json((folder / CONFIG).read_bytes())["format"] != MODEL_FORMAT)
     except (OSError, ValueError, KeyError, TypeError):
         return (folder / CONFIG).is_file()  # `read_config` says what is wrong with it
 
@@ -103,7 +107,7 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
     path = Path(path)
     if path.is_file():
         try:
-            content = json.loads(path.read_text())
+            content = parse_json(path.read_bytes())
         except ValueError as error:
             raise ValueError(f"{path} is no JSON ({error}).") from error
         if isinstance(content, dict) and "format" not in content and set(content) & set(Config.model_fields):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +9,17 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from cacseg._text import read_csv
 from cacseg.engine.inference import Inference, Scale, Tiling
 from cacseg.engine.log import METRICS
-from cacseg.engine.scores import Scores, score_rows, scores_of_evaluation
+from cacseg.engine.scores import Scores, read_evaluation, read_scores, scores_of_evaluation
 from cacseg.models.saved import BEST, LAST
 from cacseg.recipes.compare import FILE, SCORES, describe
 from cacseg.recipes.config import Config, DataConfig, flat
 from cacseg.recipes.files import CONFIG, read_config
 from cacseg.recipes.protocol import data_to_evaluate
+
+DIGITS = 18  # a count has fewer
 
 
 class RunFolder(NamedTuple):
@@ -50,13 +51,15 @@ def read_folder(folder: Path) -> RunFolder:
         raise FileNotFoundError(
             f"there is no folder {folder}. Give the folder of a run, an evaluation or a comparison."
         )
-    try:
-        if (folder / CONFIG).is_file():
-            return _read_run(folder)
-        if (content := _read_json(folder / SCORES)) is not None and "outputs" in content:
+    if (folder / CONFIG).is_file():
+        return _read_run(folder)
+    if (content := read_evaluation(folder / SCORES)) is not None:
+        try:
             return _read_evaluation(folder, content)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{folder / SCORES} cannot be read ({type(error).__name__}: {error}).") from error
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            if str(folder) in str(error):  # of a file beside it
+                raise
+            raise ValueError(f"{folder / SCORES} cannot be read ({type(error).__name__}: {error}).") from error
     raise ValueError(
         f"{folder} holds neither a run ({CONFIG}), nor an evaluation ({SCORES}), nor a comparison ({FILE}). Give the "
         "folder of `cacseg train`, `cacseg eval -o` or `cacseg compare`."
@@ -65,10 +68,8 @@ def read_folder(folder: Path) -> RunFolder:
 
 def _read_run(folder: Path) -> RunFolder:
     recipe, config, *_ = read_config(folder)
-    scores, metrics = _read_json(folder / SCORES), read_metrics(folder / METRICS)
+    scores, metrics = read_scores(folder / SCORES), read_metrics(folder / METRICS)
     missing = []
-    if scores is not None:
-        score_rows({}, scores)  # an error here names the file
     if scores is None:
         missing.append(f"There are no scores: {folder / SCORES} is written by the first validation.")
     elif not scores["finished"]:
@@ -139,8 +140,22 @@ def _with_confusion(folder: Path, scores: Scores) -> Scores:
     """The scores of an evaluation with the counts that lie beside them."""
     for name, output in scores["splits"]["val"]["outputs"].items():
         if (path := folder / f"confusion_{name}.csv").is_file():
-            output["confusion"] = pd.read_csv(path, index_col=0).to_numpy().tolist()
+            output["confusion"] = _read_confusion(path, len(scores["class_names"]))
     return scores
+
+
+def _read_confusion(path: Path, count: int) -> list[list[int]]:
+    rows = [row[1:] for row in read_csv(path)[1:]]
+    whole = len(rows) == count and all(len(row) == count for row in rows)
+    if not whole or not all(_is_count(cell) for row in rows for cell in row):
+        raise ValueError(
+            f"{path} is damaged: it must hold {count} rows of {count} counts. Evaluate again, or remove it."
+        )
+    return [[int(cell) for cell in row] for row in rows]
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < DIGITS
 
 
 def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
@@ -158,7 +173,7 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
         "optimiser": f"{config.optimiser.name}, rate {config.optimiser.rate:g}",
         "precision, seed": f"{training.precision}, {training.seed}",
     }
-    if "date" in scores:
+    if all(scores.get(key) is not None for key in ("date", "train_images", "parameters")):
         validated = scores["splits"]["val"]["images"]
         facts["images"] = f"{scores['train_images']} to train, {validated} to validate"
         facts |= {"parameters": f"{scores['parameters']:,}", "date": scores["date"][:16].replace("T", " ") + " UTC"}
@@ -168,19 +183,14 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
 def read_metrics(path: Path) -> pd.DataFrame | None:
     """The rows of metrics.csv; a last line that was cut short takes no part. None without a row."""
     try:
-        whole = path.read_text().rpartition("\n")[0]
-        table = pd.read_csv(io.StringIO(whole), on_bad_lines="skip").apply(pd.to_numeric, errors="coerce")
-        table = table.replace([math.inf, -math.inf], math.nan)
-    except (OSError, ValueError):  # pandas has subclasses of it for an empty or broken table
+        header, *rows = read_csv(path) or [[]]
+    except OSError:
         return None
-    return None if "step" not in table or table.empty else table.dropna(subset=["step"]).astype({"step": int})
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+    whole = [row for row in rows if len(row) == len(header) and _is_count(row[0])]
+    if header[:1] != ["step"] or not whole or len(set(header)) < len(header):
         return None
+    table = pd.DataFrame(whole, columns=header).apply(pd.to_numeric, errors="coerce")
+    return table.replace([math.inf, -math.inf], math.nan).astype({"step": int})
 
 
 def _words(value: Any) -> str:

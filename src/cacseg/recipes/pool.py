@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cacseg._files import check_there, open_appending
 from cacseg.recipes.compare import RUNS, Run, is_finished
 from cacseg.recipes.config import change
 from cacseg.recipes.files import CONFIG
@@ -109,6 +110,7 @@ def train_runs(
     try:
         while waiting or busy:
             while waiting and slots:
+                check_there(folder)
                 run, slot = waiting.popleft(), slots.pop()
                 here, there = context.Pipe()
                 device = machine.devices[slot % len(machine.devices)] if machine.devices else ""
@@ -202,7 +204,7 @@ def _work(
     threading.Thread(target=_end_with_parent, args=(connection,), daemon=True).start()
     os.environ.update(environment)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOG).open("ab") as log:
+    with open_appending(folder / LOG) as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
     import torch

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from cacseg._text import read_json
 from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.data.hold_out import hold_out
@@ -24,7 +24,7 @@ def data_of_run(weights: Path) -> DataConfig | None:
     file = weights.parent / CONFIG
     if is_run(weights.parent):
         return read_config(file).config.data
-    stated = json.loads(file.read_text()).get("data") if file.is_file() else None
+    stated = read_json(file, dict).get("data") if file.is_file() else None
     try:
         return None if stated is None else DataConfig.model_validate({**stated, "root": None})
     except (ValueError, TypeError) as error:
@@ -78,7 +78,7 @@ def open_held_out(data: DataConfig) -> tuple[SegmentationData, SegmentationData]
     assert data.val_share is not None
     split = data.train_split
     if data.root is not None and split == "train":
-        rules = Rules(data.ignore_index, data.overlap, data.uncovered, data.crowd, data.empty_classes, data.bands)
+        rules = Rules(**{key: getattr(data, key) for key in Rules._fields})
         layout, files, top, _ = open_layout(data.name, data.root, rules)
         split = ALL if list(layout.splits(files, top)) == [ALL] else split
     return hold_out(_open(data, split, None), data.val_share, data.val_group)
@@ -109,6 +109,7 @@ def _open(data: DataConfig, split: str, length: int | None) -> SegmentationData:
         crowd=data.crowd,
         empty_classes=data.empty_classes,
         bands=data.bands,
+        max_pixels=data.max_pixels,
         size=data.size,
         length=length,
     )

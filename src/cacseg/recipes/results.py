@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from cacseg.engine.scores import COST, MEASURES, score_rows
-from cacseg.recipes.compare import RUNS, SCORES, Settings, check_alike, is_finished, read_comparison, runs_of
+from cacseg.engine.scores import COST, MEASURES, read_scores, score_rows
+from cacseg.recipes.compare import FILE, RUNS, SCORES, Settings, check_alike, is_finished, read_comparison, runs_of
 
 RUN = ("data", "model", "arm", "steps", "seed")
 # In percent but for counts. What differs from one repetition to the next is in the last table alone.
@@ -39,7 +38,10 @@ def read_results(folders: Sequence[Path]) -> Results:
         key = comparison.data, comparison.model
         names |= dict.fromkeys(comparison.arms)
         arms.setdefault(key, {}).update(comparison.arms)
-        runs.setdefault(key, []).extend((folder / RUNS / run.name, run) for run in runs_of(folder))
+        there = [(folder / RUNS / run.name, run) for run in runs_of(folder)]
+        if lost := [str(path) for path, run in there if run.arm not in comparison.arms]:
+            raise ValueError(f"{folder / FILE} must have the arms of all runs; it has none of {lost[0]}.")
+        runs.setdefault(key, []).extend(there)
     results: list[dict[str, Any]] = []
     classes: list[dict[str, Any]] = []
     costs: list[dict[str, Any]] = []
@@ -52,7 +54,8 @@ def read_results(folders: Sequence[Path]) -> Results:
             if not is_finished(path):
                 unfinished.append(str(path))
                 continue
-            scores = json.loads((path / SCORES).read_text())
+            scores = read_scores(path / SCORES)
+            assert scores is not None  # it is finished
             about = dict(zip(RUN, (*key, run.arm, run.steps, run.seed), strict=True))
             if (same := tuple(about.values())) in seen:
                 if seen[same][1] != scores["splits"]:

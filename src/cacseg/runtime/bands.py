@@ -7,23 +7,25 @@ band: its label is ignored, the network sees the mean of the band there, and its
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
 from cacseg.runtime.colours import Picture
 from cacseg.runtime.decode import (
-    IMAGE_FORMATS,
+    MAX_PIXELS,
     NUMPY_START,
-    TIFF_STARTS,
     TooLargeError,
-    check_pixels,
+    check_header,
     check_size,
     decode_image,
+    is_opencvs,
+    open_picture,
 )
+from cacseg.runtime.headers import TIFF_STARTS
 from cacseg.runtime.opencv import cv2
 from cacseg.runtime.rasters import import_rasterio, read_bands
 
@@ -33,9 +35,11 @@ NO_DATA = 255  # in masks
 SHOWN = (2.0, 98.0)  # percentiles of a band that are shown as black and white
 
 
-def read_image(content: bytes, where: str, bands: int | None) -> Pixels:
+def read_image(content: bytes, where: str, bands: int | None, max_pixels: int = MAX_PIXELS) -> Pixels:
     """As a model of so many bands takes it; None: red, green and blue bytes."""
-    return decode_image(content, where) if bands is None else decode_bands(content, where, bands)
+    if bands is None:
+        return decode_image(content, where, max_pixels)
+    return decode_bands(content, where, bands, max_pixels)
 
 
 def without_data(mask: npt.NDArray[np.uint8], image: Pixels) -> npt.NDArray[np.uint8]:
@@ -44,23 +48,21 @@ def without_data(mask: npt.NDArray[np.uint8], image: Pixels) -> npt.NDArray[np.u
     return mask if empty is None else np.where(empty, np.uint8(NO_DATA), mask)
 
 
-def decode_bands(content: bytes, where: str, bands: int, limit: int | None = None) -> Bands:
+def decode_bands(content: bytes, where: str, bands: int, max_pixels: int = MAX_PIXELS) -> Bands:
     """A TIFF, a .npy of [H, W], [H, W, c] or [c, H, W], or a picture, with exactly so many bands.
 
-    `limit`: pixels that it may have by its header, before anything is decoded.
+    What has more than `max_pixels` by its header, or other bands, is refused before anything is decoded.
     """
     if not content:
         raise OSError(f"{where} is empty (0 bytes). Copy it again.")
     try:
         if content.startswith(NUMPY_START):
-            found = _from_numpy(content, bands)
+            found = _from_numpy(content, where, bands, max_pixels)
         elif content.startswith(TIFF_STARTS):
-            found = _from_tiff(content, where, limit)
+            found = _from_tiff(content, where, bands, max_pixels)
         else:
-            if limit is not None:
-                check_pixels(content, where, limit)
-            found = _from_picture(content)
-    except (ModuleNotFoundError, TooLargeError):
+            found = _from_picture(content, check_header(content, where, max_pixels))
+    except (ModuleNotFoundError, TooLargeError, _OtherBandsError, MemoryError):
         raise
     except Exception as error:  # of many types: those of GDAL, OpenCV, Pillow and numpy
         reason = " ".join(str(error).split())[:200]
@@ -74,14 +76,22 @@ def checked_bands(values: npt.NDArray[Any], where: str, bands: int) -> Bands:
     found = values[..., None] if values.ndim == 2 else values
     if found.ndim != 3 or 0 in found.shape or found.dtype.kind not in "biuf":
         raise ValueError(f"{where} must hold numbers [H, W, bands]; it has {values.dtype} {values.shape}.")
-    if found.shape[2] != bands:
-        raise ValueError(
-            f"{where} has {found.shape[2]} band(s), and {bands} are expected (data.bands, or those of the model). "
-            "Write a file with these bands, or train with the other number."
-        )
+    _check_count(found.shape[2], where, bands)
     found = np.ascontiguousarray(found, np.float32)
     finite = np.isfinite(found)
     return found if finite.all() else np.where(finite, found, np.float32(np.nan))
+
+
+class _OtherBandsError(ValueError):
+    """A file with another number of bands."""
+
+
+def _check_count(found: int, where: str, bands: int) -> None:
+    if found != bands:
+        raise _OtherBandsError(
+            f"{where} has {found} band(s), and {bands} are expected (data.bands, or those of the model). Write a file "
+            "with these bands, or train with the other number."
+        )
 
 
 def no_data(image: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
@@ -108,32 +118,46 @@ def as_picture(image: npt.NDArray[Any]) -> Picture:
     return picture
 
 
-def _from_numpy(content: bytes, bands: int) -> npt.NDArray[Any]:
+def _from_numpy(content: bytes, where: str, bands: int, max_pixels: int) -> npt.NDArray[Any]:
+    shape, kind = _numpy_header(content)
+    is_first = len(shape) == 3 and shape[2] != bands and shape[0] == bands
+    if len(shape) in (2, 3):
+        height, width = shape[1:] if is_first else shape[:2]
+        check_size((width, height), where, max_pixels)
+    if math.prod(shape) * kind.itemsize > len(content):
+        raise OSError(f"its header says {kind} {shape}, more than the file holds")
     values: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
-    if values.ndim == 3 and values.shape[2] != bands and values.shape[0] == bands:
-        return values.transpose(1, 2, 0)
-    return values
+    return values.transpose(1, 2, 0) if is_first else values
 
 
-def _from_tiff(content: bytes, where: str, limit: int | None) -> npt.NDArray[Any]:
+def _numpy_header(content: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type, from which numpy would take its memory."""
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = read(file)
+    return shape, kind
+
+
+def _from_tiff(content: bytes, where: str, bands: int, max_pixels: int) -> npt.NDArray[Any]:
     rasterio = import_rasterio()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", rasterio.errors.NotGeoreferencedWarning)
-        with rasterio.MemoryFile(content) as memory, memory.open() as dataset:
-            if limit is not None:
-                check_size(dataset.width, dataset.height, where, limit)
+        with rasterio.MemoryFile(content) as memory, memory.open(driver="GTiff") as dataset:
+            check_size((dataset.width, dataset.height), where, max_pixels)
+            _check_count(dataset.count, where, bands)
             return read_bands(dataset).transpose(1, 2, 0)
 
 
-def _from_picture(content: bytes) -> npt.NDArray[Any]:
+def _from_picture(content: bytes, size: tuple[int, int]) -> npt.NDArray[Any]:
     """Of the bits and channels that the file has; red, green and blue in this order."""
-    if cv2 is not None:
+    if is_opencvs(size):
         read = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_UNCHANGED)
         if read is None:
             raise OSError("OpenCV does not read it")
         order = {3: [2, 1, 0], 4: [2, 1, 0, 3]}
         return read if read.ndim == 2 else read[..., order.get(read.shape[2], list(range(read.shape[2])))]
-    with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as picture:
+    with open_picture(io.BytesIO(content)) as picture:
         if picture.mode in ("RGB", "RGBA") and "16" in str(getattr(picture, "tile", "")):
             raise OSError("colours of 16 bits need OpenCV: pip install opencv-python-headless")
         return np.array(picture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from cacseg._files import write_file
 from cacseg.runtime.backend import Answer, Backend, Classes, Context
 from cacseg.runtime.bands import Pixels, as_picture, read_image, without_data
 from cacseg.runtime.colours import Colour, jpeg, overlay, save_index_png
+from cacseg.runtime.decode import MAX_PIXELS, max_bytes
+from cacseg.runtime.files import read_file
 from cacseg.runtime.geojson import geojson_lines
 from cacseg.runtime.inputs import Input
-from cacseg.runtime.journal import Journal, stamp
+from cacseg.runtime.journal import Journal
 from cacseg.runtime.opencv import cv2
 from cacseg.runtime.places import Coordinates, check_coordinates, place_of
 from cacseg.runtime.polygons import SIMPLIFY, coco_part, foreground, labelme_json, write_coco, write_lines
@@ -23,6 +26,7 @@ from cacseg.runtime.result import png, to_integers
 _Kind = TypeVar("_Kind")
 
 Polygons = Literal["labelme", "coco", "geojson"]
+MAX_PATH = 4000  # bytes of a path, which may have 4096 where it is least; unfinished files need some
 JPEG_SIDE = 65500  # pixels that a JPEG may be wide or high
 
 
@@ -115,33 +119,39 @@ def predict_files(
     plain: bool = False,
     batch: int = 1,
     workers: int = 4,
+    max_pixels: int = MAX_PIXELS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Summary:
     """Writes the prediction of each image into the journal's folder, at the image's own size.
 
     Args:
         backend: the model.
-        inputs: the images. One whose files are all in place by the journal is skipped; one that cannot be read, or does
-            not fit into memory even alone, is a `Failure`, and the rest goes on.
+        inputs: the images. One whose files are all in place by the journal is skipped; one that cannot be read, has
+            more than `max_pixels` or a name too long for its outputs, or does not fit into memory even alone, is a
+            `Failure`, and the rest goes on.
         journal: of the folder. A file that cannot be written there raises.
         palette: of masks and overlays; None is the model's.
         save: which files are written.
         plain: with the fixed classifier.
         batch: up to so many images of equal size run together.
         workers: threads that read, and as many that write; `prefetch` bounds the memory of images that wait.
+        max_pixels: that an image may have.
         progress: called with the number of finished images, skipped ones included, and how many of them failed.
     """
     classes, maps = backend.classes, save.confidence or save.entropy
     if palette is not None:
         classes = classes._replace(palette=tuple(palette))
 
+    longest = longest_name(journal.folder)
+
     def is_done(item: Input) -> bool:
         return journal.is_done(item) and all(path.exists() for path in save.paths(journal.folder, item.name).values())
 
     def read(item: Input) -> _LoadedImage | Failure:
         try:
-            before = stamp(item.path)
-            image = read_image(item.path.read_bytes(), str(item.path), backend.bands)
+            check_names(item, save.paths(journal.folder, item.name).values(), longest)
+            content, stamp = read_file(item.path, max_bytes(max_pixels, backend.bands))
+            image = read_image(content, str(item.path), backend.bands, max_pixels)
             height, width = image.shape[:2]
             if save.overlays and max(height, width) > JPEG_SIDE:
                 return Failure(
@@ -149,8 +159,10 @@ def predict_files(
                     f"{item.path} is {width}x{height}; overlays are JPEGs, at most {JPEG_SIDE} pixels wide and high. "
                     "Leave them out with --no-overlays.",
                 )
-            return _LoadedImage(item, before, image, backend.view(image))
-        except (OSError, ValueError, MemoryError) as error:
+            return _LoadedImage(item, stamp, image, backend.view(image))
+        except MemoryError:
+            return Failure(item.path, f"{item.path} did not fit into memory while it was read. Use fewer --workers.")
+        except (OSError, ValueError) as error:
             return Failure(item.path, str(error))
 
     def predict(group: list[_LoadedImage]) -> list[Prediction | Failure]:
@@ -165,11 +177,14 @@ def predict_files(
             ]
         except MemoryError as error:
             if len(group) == 1:
-                return [Failure(group[0].item.path, str(error))]
+                return [Failure(group[0].item.path, f"{group[0].item.path}: {error}")]
         return [found for one in group for found in predict([one])]
 
-    def write(one: Prediction) -> Prediction:
-        write_prediction(one, journal.folder, classes, save)
+    def write(one: Prediction) -> Prediction | Failure:
+        try:
+            write_prediction(one, journal.folder, classes, save)
+        except (ValueError, MemoryError) as error:  # of this image; what the disk refuses is an OSError
+            return Failure(one.item.path, f"{one.item.path}: {error}")
         return one
 
     failed: list[Failure] = []
@@ -189,12 +204,34 @@ def predict_files(
     written, skipped = 0, len(inputs) - len(todo)
     if progress is not None:
         progress(skipped, 0)
-    for one in prefetch(write, predictions, workers, nbytes=_nbytes):
+    for one in without_failures(prefetch(write, predictions, workers, nbytes=_nbytes)):
         journal.add(one.item, (one.image.shape[0], one.image.shape[1]), one.stamp)
         written += 1
         if progress is not None:
             progress(skipped + written + len(failed), len(failed))
     return Summary(written, skipped, failed)
+
+
+def longest_name(folder: Path) -> int:
+    """Bytes that the name of a file may have there."""
+    try:
+        return os.pathconf(folder, "PC_NAME_MAX")
+    except (AttributeError, OSError, ValueError):  # Windows; a file system that does not say
+        return 255
+
+
+def check_names(item: Input, outputs: Iterable[Path], longest: int) -> None:
+    """An error where an output cannot be called as it has to be."""
+    for path in outputs:
+        if len(os.fsencode(path)) > MAX_PATH:
+            raise OSError(
+                f"{item.path} needs a shorter path: {path} has more than {MAX_PATH} bytes. Choose another -o."
+            )
+        if len(os.fsencode(path.name)) > longest:
+            raise OSError(
+                f"{item.path} needs a shorter name: its output {path.parent.name}/{path.name} would have "
+                f"{len(os.fsencode(path.name))} bytes, and a name has at most {longest}. Rename the image."
+            )
 
 
 def _nbytes(one: _LoadedImage | Prediction | Failure) -> int:
@@ -214,7 +251,12 @@ def write_prediction(one: Prediction, folder: Path, classes: Classes, save: Save
         write_file(paths["coco"], coco_part(answer.mask, classes.names, name, save.simplify))
     elif save.polygons == "geojson":
         regions = foreground(answer.mask, classes.names)
-        place = place_of(path, save.coordinates)
+        try:
+            place = place_of(path, save.coordinates)
+        except OSError as error:
+            raise ValueError(
+                f"where it lies on the ground cannot be read ({error}); use --coordinates pixels."
+            ) from error
         write_lines(paths["geojson"], geojson_lines([(regions, (0, 0))], classes.names, place, save.simplify))
     if save.overlays:
         write_file(paths["overlays"], jpeg(overlay(as_picture(one.image), answer.mask, classes.palette, save.opacity)))

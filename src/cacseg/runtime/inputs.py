@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import os
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cacseg.runtime.decode import IMAGE_SUFFIXES
-from cacseg.runtime.files import FolderFiles
+from cacseg.runtime.files import FolderFiles, check_file
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 
@@ -37,7 +38,7 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
         base, paths = _expand(str(argument))
         bases.append(base)
         for path in paths:
-            found.setdefault(path.resolve(), path)
+            found.setdefault(Path(os.path.realpath(path)), path)  # of a link to itself, which `resolve` refuses
     if out is not None:
         folder = out.resolve()
         outside = {whole: path for whole, path in found.items() if folder not in whole.parents}
@@ -61,12 +62,33 @@ def _expand(argument: str) -> tuple[Path, list[Path]]:
     if path.is_dir():
         return path, _images_below(path)
     if glob.has_magic(argument):
-        matches = [Path(one) for one in sorted(glob.glob(str(path), recursive=True))]
+        found = _matches_below(path) if "**" in path.parts else glob.glob(str(path))
+        matches = [Path(one) for one in sorted(found)]
         if not matches:
             raise FileNotFoundError(f"{argument} matches no file. Is the pattern right?")
         files = [inner for one in matches for inner in (_images_below(one) if one.is_dir() else [one])]
         return Path(os.path.commonpath([os.path.abspath(one.parent) for one in matches])), files
+    if os.path.lexists(path):
+        check_file(path)  # which is a pipe, a device, or a link to nothing
     raise FileNotFoundError(f"there is no file or folder {argument}.")
+
+
+def _matches_below(pattern: Path) -> set[str]:
+    """The matches of a pattern with '**', as `glob` gives them, which would follow links that lead back for ever."""
+    first = next(k for k, part in enumerate(pattern.parts) if glob.has_magic(part))
+    base, wanted, found = Path(*pattern.parts[:first]), pattern.parts[first:], set[str]()
+    for path in FolderFiles(base).below(""):
+        parts = path.split("/")
+        found |= {str(base.joinpath(*parts[:k])) for k in range(len(parts) + 1) if _fits(parts[:k], wanted)}
+    return found
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return _fits(parts, pattern[1:]) or (bool(parts) and _fits(parts[1:], pattern))
+    return bool(parts) and fnmatch.fnmatch(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
 def _images_below(folder: Path) -> list[Path]:

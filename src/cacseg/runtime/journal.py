@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cacseg._files import LOCK, is_scratch, lock_bytes, make_folder, remove_scratch, to_csv, unlock_bytes, write_file
+from cacseg._files import (
+    LOCK,
+    is_scratch,
+    lock_bytes,
+    make_folder,
+    open_appending,
+    remove_scratch,
+    to_csv,
+    unlock_bytes,
+    write_file,
+)
+from cacseg._text import read_csv, read_json
+from cacseg.runtime.files import stamp_of
 from cacseg.runtime.inputs import Input
 from cacseg.runtime.shards import HASHES, Shard
 
@@ -57,7 +68,7 @@ class Journal:
                 f"{folder} holds files that are no predictions (there is no {record}). Choose another folder, or "
                 "pass --overwrite."
             )
-        self._lock = (folder / LOCK).open("wb")
+        self._lock = open_appending(folder / LOCK)
         try:
             with self._gate():
                 self._begin(options, overwrite)
@@ -83,18 +94,21 @@ class Journal:
         row = self.rows.get(item.name)
         if row is None:
             return False
-        if row[1] != str(item.path.resolve()):
+        if row[1] != os.path.realpath(item.path):
             raise FileExistsError(
                 f"{self.folder} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
                 "would get too. Give the same inputs as before, or another folder."
             )
-        return row[4:] == tuple(stamp(item.path).values())
+        try:
+            return row[4:] == tuple(stamp(item.path).values())
+        except OSError:  # who reads it says what is wrong with it
+            return False
 
     def add(self, item: Input, size: tuple[int, int], read: Mapping[str, str]) -> None:
         """After the files of an image are in place; `read` is its `stamp` from before it was read."""
-        row = (item.name, str(item.path.resolve()), str(size[1]), str(size[0]), *read.values())
+        row = (item.name, os.path.realpath(item.path), str(size[1]), str(size[0]), *read.values())
         try:
-            with self.index.open("ab") as file:
+            with open_appending(self.index) as file:
                 file.write(to_csv([row]).encode("utf-8", "surrogateescape"))
         except OSError as error:
             raise OSError(f"{self.index} could not be written ({error}). Is the disk full?") from error
@@ -168,27 +182,19 @@ class Journal:
 
 def stamp(path: Path) -> dict[str, str]:
     """Size and time of a file, by which a later change is noticed."""
-    found = path.stat()
-    return {"bytes": str(found.st_size), "modified_ns": str(found.st_mtime_ns)}
+    return stamp_of(path.stat())
 
 
 def _read(path: Path) -> dict[str, tuple[str, ...]]:
     """The last row of each image; not the last line of the file while it is cut short."""
     if not path.is_file():
         return {}
-    text = path.read_bytes().decode("utf-8", "surrogateescape")  # names are bytes to Linux
-    whole = text[: text.rfind("\n") + 1]
-    rows = csv.reader(io.StringIO(whole, newline=""))
-    if tuple(next(rows, ())) != COLUMNS:
-        return {}
-    return {row[0]: tuple(row) for row in rows if len(row) == len(COLUMNS)}
+    header, *rows = [tuple(row) for row in read_csv(path)] or [()]
+    return {row[0]: row for row in rows if len(row) == len(COLUMNS)} if header == COLUMNS else {}
 
 
 def _compare(written: Path, options: Mapping[str, Any]) -> None:
-    try:
-        before = json.loads(written.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{written} is damaged ({error}). Choose another folder, or pass --overwrite.") from error
+    before = read_json(written, dict, remedy="Choose another folder, or pass --overwrite.")
     now = json.loads(json.dumps(dict(options)))
     keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if keys:

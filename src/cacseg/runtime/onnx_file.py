@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from cacseg._text import parse_json
 from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
 from cacseg.runtime.bands import Pixels
+from cacseg.runtime.memory import check_scores
 from cacseg.runtime.result import Floats
+from cacseg.runtime.seal import check_seal
 from cacseg.runtime.windows import slide
 
+SMALLER = (
+    "Export the model with --output classes, take a smaller --batch or --scale, or use --tile with the model itself."
+)
 METADATA = "cacseg"  # the key of the description in the file
 FORMAT = 1  # of that description
 NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "bands", "normalises", "output", "classifier"}
 NEEDED |= {"scale", "window", "stride"}
+OUTPUTS = ("logits", "probabilities", "classes")
+MOST = 1e30  # of a number in float32, with room
 TINY = np.finfo(np.float32).tiny
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
@@ -52,15 +60,18 @@ class OnnxBackend:
             raise ModuleNotFoundError(message, name=error.name) from error
         if not Path(path).is_file():
             raise FileNotFoundError(f"there is no file {path}. Write one with `cacseg export MODEL -o {path}`.")
+        check_seal(Path(path))
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         if threads is not None:
             options.intra_op_num_threads = threads
         try:
             self.session = onnxruntime.InferenceSession(str(path), options, providers=_providers(onnxruntime, device))
+            metadata = self.session.get_modelmeta().custom_metadata_map
         except Exception as error:  # of many types, none of them documented
             raise ValueError(f"{path} is damaged or no ONNX file ({str(error).splitlines()[0]}).") from error
-        self.facts = _read_facts(self.session.get_modelmeta().custom_metadata_map, path)
+        self.facts = _read_facts(metadata, path)
+        _check_tensors(self.session, self.facts, path)
         self.scale: Scale | None = _pair(self.facts["scale"])
         self.window, self.stride = _pair(self.facts["window"]), _pair(self.facts["stride"])
         count = max(2, self.facts["num_classes"])  # of one channel, background and foreground
@@ -103,6 +114,9 @@ class OnnxBackend:
     ) -> list[Answer]:
         """As `Backend.predict`; `run` are onnxruntime's RunOptions, by which another thread can end it."""
         self.check(maps=maps, plain=plain)
+        shown = (views[0].shape[1], views[0].shape[2])
+        if self.has_maps:
+            check_scores(len(self.classes.names), [size, shown], len(views), SMALLER)
         images = np.stack(views)
         if not self.facts["normalises"]:
             images = np.nan_to_num(images * self._factor - self._shift, nan=0.0, posinf=0.0, neginf=0.0)
@@ -175,17 +189,68 @@ def _providers(onnxruntime: Any, device: str) -> list[str]:
 
 
 def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
+    """What the file says of itself, each value of the kind that is used."""
+    if METADATA not in metadata:
+        raise ValueError(f"{path} does not say what it is: it was not written by `cacseg export`.")
     try:
-        facts = json.loads(metadata[METADATA])
-        if facts["format"] != FORMAT:
-            raise ValueError(f"its description has the format {facts['format']!r}, this version reads {FORMAT}")
+        facts = parse_json(metadata[METADATA])
+        if facts.get("format") != FORMAT:
+            raise ValueError(f"its description has the format {facts.get('format')!r}, this version reads {FORMAT}")
         if missing := NEEDED - set(facts):
             raise ValueError(f"its description lacks {', '.join(sorted(missing))}")
-    except KeyError:
-        raise ValueError(f"{path} does not say what it is: it was not written by `cacseg export`.") from None
-    except (ValueError, TypeError) as error:
+        _check_facts(facts)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}. Export the model again.") from error
     return dict(facts)
+
+
+def _check_facts(facts: dict[str, Any]) -> None:
+    def require(key: str, holds: bool, must: str) -> None:
+        if not holds:
+            raise ValueError(f"{key} in its description must be {must}; got {str(facts[key])[:80]}")
+
+    def is_whole(value: Any, least: float = 1, most: float = math.inf) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    def is_list(value: Any, length: int, holds: Callable[[Any], bool]) -> bool:
+        return isinstance(value, list) and len(value) == length and all(map(holds, value))
+
+    def is_number(value: Any) -> bool:
+        return is_whole(value, -MOST, MOST) or (isinstance(value, float) and abs(value) < MOST)
+
+    require("num_classes", is_whole(facts["num_classes"]), "a whole number from 1 on")
+    require("bands", facts["bands"] is None or is_whole(facts["bands"], most=2**16), "none or a whole number from 1 on")
+    classes, channels = max(2, facts["num_classes"]), facts["bands"] or 3  # of one channel, two classes
+    names, palette = facts["class_names"], facts["palette"]
+    require(
+        "class_names", names is None or is_list(names, classes, lambda one: isinstance(one, str)), f"{classes} names"
+    )
+    is_colour = partial(is_list, length=3, holds=partial(is_whole, least=0, most=255))
+    require("palette", palette is None or is_list(palette, classes, is_colour), f"{classes} colours of 3 bytes")
+    require("mean", is_list(facts["mean"], channels, is_number), f"{channels} numbers")
+    require(
+        "std", is_list(facts["std"], channels, lambda one: is_number(one) and one > 0), f"{channels} numbers above 0"
+    )
+    require("normalises", isinstance(facts["normalises"], bool), "true or false")
+    require("output", facts["output"] in OUTPUTS, f"one of {', '.join(OUTPUTS)}")
+    require("classifier", facts["classifier"] in ("plain", "context"), "plain or context")
+    for key in ("scale", "window", "stride"):
+        is_size = facts[key] is None or is_list(facts[key], 2, partial(is_whole, most=2**31))
+        require(key, is_size, "none or two whole numbers from 1 on")
+    require("stride", (facts["window"] is None) == (facts["stride"] is None), "there where window is, and only there")
+
+
+def _check_tensors(session: Any, facts: dict[str, Any], path: str | Path) -> None:
+    """Whether the network takes and gives what its description says."""
+    given, made = session.get_inputs(), session.get_outputs()
+    is_pixels = facts["normalises"] and facts["bands"] is None
+    expected = ["tensor(uint8)"] if is_pixels else ["tensor(float)", "tensor(float16)"]
+    sides = 3 if facts["output"] == "classes" else 4
+    if len(given) != 1 or len(made) != 1 or given[0].type not in expected or len(made[0].shape) != sides:
+        found = f"{[one.type for one in given]} -> {[one.shape for one in made]}"
+        raise ValueError(
+            f"{path} cannot be read: its network is not the one that it describes ({found}). Export it again."
+        )
 
 
 def _pair(values: Sequence[int] | None) -> tuple[int, int] | None:

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
+from cacseg.runtime.decode import open_picture
 from cacseg.runtime.inputs import TIFF_SUFFIXES
 
 Coordinates = Literal["wgs84", "map", "pixels"]
@@ -102,6 +102,9 @@ def _is_placed(path: Path) -> bool:
         return True
     if suffix not in TIFF_SUFFIXES:
         return False
-    with Image.open(path) as picture:
-        tags = getattr(picture, "tag_v2", {})
-        return any(tag in tags for tag in GEO_TAGS)
+    try:
+        with path.open("rb") as file, open_picture(file, ("TIFF",)) as picture:
+            tags = getattr(picture, "tag_v2", {})
+            return any(tag in tags for tag in GEO_TAGS)
+    except Exception:  # of many types: Pillow does not read all bands that rasterio does
+        return True

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from cacseg._files import check_target, lock_bytes, write_file
+from cacseg._files import check_target, lock_bytes, open_appending, write_file
 from cacseg.runtime.backend import Answer, Backend, Context
 from cacseg.runtime.colours import Colour, Picture, overlay
-from cacseg.runtime.decode import decode_image
-from cacseg.runtime.folder import Failure, Prediction, SaveOptions, write_prediction
+from cacseg.runtime.decode import MAX_PIXELS, RAISE_LIMIT, check_size, decode_image, max_bytes
+from cacseg.runtime.files import read_file
+from cacseg.runtime.folder import Failure, Prediction, SaveOptions, check_names, longest_name, write_prediction
 from cacseg.runtime.inputs import Input, find_images
 from cacseg.runtime.journal import Journal, stamp
 from cacseg.runtime.opencv import cv2
@@ -63,17 +64,20 @@ def is_video(path: str | Path) -> bool:
     return str(path).startswith(CAMERA) or Path(path).suffix.lower() in SUFFIXES
 
 
-def open_frames(source: str | Path, out: Path | None = None, *, skip_damaged: bool = False) -> Frames:
+def open_frames(
+    source: str | Path, out: Path | None = None, *, skip_damaged: bool = False, max_pixels: int = MAX_PIXELS
+) -> Frames:
     """The frames of a video file, of "camera:0", or of a folder (or glob) of images, by name: 2 comes before 10.
 
-    Images in `out` are skipped: they are earlier predictions. With `skip_damaged` an image that cannot be read is left
-    out and named in `failed`; else it is an error.
+    Images in `out` are skipped: they are earlier predictions. With `skip_damaged` an image that cannot be read, or has
+    more than `max_pixels`, is left out and named in `failed`; else it is an error.
     """
     text = str(source)
     if not is_video(text):
         inputs = sorted(find_images([text], out), key=lambda item: _by_number(item.name))
         failed: list[Failure] = []
-        return Frames(_read_images(inputs, failed if skip_damaged else None), count=len(inputs), failed=failed)
+        images = _read_images(inputs, failed if skip_damaged else None, max_pixels)
+        return Frames(images, count=len(inputs), failed=failed)
     if cv2 is None:
         raise ModuleNotFoundError("videos need OpenCV, which is not installed: pip install opencv-python-headless")
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet: what is wrong is said here, in one line
@@ -92,6 +96,8 @@ def open_frames(source: str | Path, out: Path | None = None, *, skip_damaged: bo
         capture = cv2.VideoCapture(text, cv2.CAP_FFMPEG)
         if not capture.isOpened():
             raise OSError(f"{text} is damaged, cut short or no video that FFmpeg reads. Copy it again, or convert it.")
+        width, height = (int(capture.get(one)) for one in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT))
+        check_size((width, height), f"a frame of {text}", max_pixels, RAISE_LIMIT)
     fps, count = capture.get(cv2.CAP_PROP_FPS), int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
     read = {"bytes": "", "modified_ns": ""} if is_live else stamp(Path(text))
     return Frames(
@@ -99,10 +105,11 @@ def open_frames(source: str | Path, out: Path | None = None, *, skip_damaged: bo
     )
 
 
-def _read_images(inputs: Iterable[Input], failed: list[Failure] | None) -> Iterator[Frame]:
+def _read_images(inputs: Iterable[Input], failed: list[Failure] | None, max_pixels: int) -> Iterator[Frame]:
     for item in inputs:
         try:
-            frame = Frame(item, stamp(item.path), decode_image(item.path.read_bytes(), str(item.path)))
+            content, read = read_file(item.path, max_bytes(max_pixels))
+            frame = Frame(item, read, decode_image(content, str(item.path), max_pixels))
         except OSError as error:
             if failed is None:
                 raise
@@ -179,7 +186,7 @@ def write_video(
     """
     check_target(path, overwrite)
     scratch, writer, done, size = path.with_name(f".part.{path.name}"), None, 0, (0, 0)
-    with scratch.open("ab") as lock:
+    with open_appending(scratch) as lock:
         if os.name != "nt" and not lock_bytes(lock):
             raise OSError(f"another process is writing {path}. Wait for it, or end it, first.")
         try:
@@ -246,7 +253,7 @@ def write_masks(
 
     Frames that are in the journal are skipped; with `carry` those up to the one whose context was saved.
     """
-    skipped, saved = 0, 0
+    skipped, saved, longest = 0, 0, longest_name(journal.folder)
     start = _read_context(journal) if carry > 0.0 else None
     if carry > 0.0:
         backend = backend.carrying(carry, None if start is None else start[1])
@@ -263,6 +270,11 @@ def write_masks(
                     f"frame {name} of {frame.item.path} changed, or its mask is gone, and later frames carry its "
                     "context. Pass --overwrite to start anew."
                 )
+            try:
+                check_names(frame.item, paths, longest)
+            except OSError as error:
+                frames.failed.append(Failure(frame.item.path, str(error)))
+                continue
             if is_done:
                 skipped += 1
                 may_skip = start is None or name != start[0]

@@ -32,7 +32,7 @@ class CocoFile(NamedTuple):
     problems: tuple[str, ...]
 
 
-_kept: dict[tuple[str, int, int], CocoFile] = {}  # the last few files: each split asks for the classes of all
+_kept: dict[tuple[str, str, str], CocoFile] = {}  # the last few files: each split asks for the classes of all
 
 
 def find_json(files: Files, top: str) -> dict[str, str]:
@@ -67,7 +67,7 @@ def _read(files: Files, path: str) -> CocoFile:
         try:
             with no_collection():
                 _kept[version] = _parse(read_json(files, path), files.where(path))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise FaultyDataError(
                 f"{files.where(path)} is no COCO file of images, annotations, categories ({error!r}). Export it again."
             ) from error

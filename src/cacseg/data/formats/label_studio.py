@@ -19,7 +19,7 @@ from cacseg.data.reading import read_json
 from cacseg.data.sample import FaultyDataError
 from cacseg.data.shapes import Canvas
 from cacseg.data.spans import mask_runs, paint, run_spans
-from cacseg.runtime.decode import IMAGE_SUFFIXES
+from cacseg.runtime.decode import IMAGE_SUFFIXES, MAX_PIXELS, max_bytes
 from cacseg.runtime.files import Files
 
 # task-3-annotation-7-by-1-tag-tree-0.png: task, annotation, user, name of the control, class, count.
@@ -53,7 +53,7 @@ def _is_label_studio(files: Files, top: str) -> bool:
 def _read(files: Files, top: str) -> Brushes:
     try:
         return _parse(files, top)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FaultyDataError(
             f"{files.where(top)} has no JSON export of Label Studio ({error!r}). Export it again."
         ) from error
@@ -124,7 +124,8 @@ class BrushLabels:
     def __call__(self, files: Files, pair: Pair, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         spans, labels = [], []
         for k, (label, path) in enumerate(self.masks[pair.row]):
-            mask = decode_labels(files.read(path), files.where(path)).indices
+            limit = max(MAX_PIXELS, size[0] * size[1])
+            mask = decode_labels(files.read(path, max_bytes(limit)), files.where(path), limit).indices
             if mask is None or mask.shape != size:
                 raise FaultyDataError(
                     f"{files.where(path)} must be a grey mask of {size[1]}x{size[0]} pixels, the size of "

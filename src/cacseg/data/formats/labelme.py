@@ -107,7 +107,7 @@ def _read(files: Files, top: str) -> LabelMeFiles:
             text = str(error)
             problems.append((path, text if files.where(path) in text else f"{files.where(path)} {text}."))
             continue
-        except (LookupError, TypeError, ValueError, ArithmeticError, OSError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, OSError, RecursionError) as error:
             problems.append(
                 (path, f"{files.where(path)} has a shape that cannot be read ({error!r}). Save it in LabelMe again.")
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import numpy as np
 
+from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names
 from cacseg.data.label_map import identity_map
 from cacseg.data.layout import ALL, Found, Layout, Listing, Pair, Rules, join, name_splits
@@ -15,6 +17,7 @@ from cacseg.data.shapes import Canvas, ImageShapes, Shape, ShapeTable, TableLabe
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
 
+MOST_SAID = 300  # letters of what a reader of YAML says
 SPLIT_KEYS = ("train", "val", "valid", "validation", "test")
 
 
@@ -32,13 +35,22 @@ def _settings(files: Files, top: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(files.read(path))
         names = content["names"]
-        content["names"] = [str(names[k]) for k in sorted(names)] if isinstance(names, dict) else list(map(str, names))
         if isinstance(names, dict) and sorted(names) != list(range(len(names))):
-            raise ValueError(f"its names are numbered {sorted(names)}, not 0 to {len(names) - 1}")
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())
+            raise ValueError(f"its names are numbered {first_few(sorted(names))}, not 0 to {len(names) - 1}")
+        listed = _words([names[k] for k in sorted(names)] if isinstance(names, dict) else names, "names")
+        stated = {key: _words(content.get(key) or [], key) for key in ("path", *SPLIT_KEYS)}
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:MOST_SAID]
         raise FaultyDataError(f"{files.where(path)} must hold 'names', the classes ({said}). Mend it.") from error
-    return dict(content)
+    return {"names": listed, **stated}
+
+
+def _words(value: Any, key: str) -> list[str]:
+    """A word or a list of words; what holds further lists may stand for more text than there is memory."""
+    listed = list(value) if isinstance(value, list | tuple) else [value]
+    if wrong := [one for one in listed if not isinstance(one, str | int | float | date | None)]:
+        raise ValueError(f"{key!r} must be words; it has a {type(wrong[0]).__name__}")
+    return [str(one) for one in listed]
 
 
 def _is_yolo(files: Files, top: str) -> bool:
@@ -56,12 +68,11 @@ def _images(files: Files, top: str) -> dict[str, list[str]]:
     """The images of each split, as data.yaml names them, else as the folders are called."""
     content, there = _settings(files, top), files.below(top)
     known = set(there)
-    root = str(content.get("path") or "").strip("./")
+    root = "".join(content["path"][:1]).strip("./")
     found: dict[str, list[str]] = {}
     for key in SPLIT_KEYS:
-        stated = content.get(key) or []
-        for entry in [stated] if isinstance(stated, str) else stated:
-            plain = "/".join(part for part in str(entry).replace("\\", "/").split("/") if part not in ("", ".", ".."))
+        for entry in content[key]:
+            plain = "/".join(part for part in entry.replace("\\", "/").split("/") if part not in ("", ".", ".."))
             for place in (join(top, root, plain), join(top, plain), join(top, plain.partition("/")[2])):
                 if place in known:  # a list of images
                     lines = read_text(files, place).splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 
 from cacseg._checks import check_choice
-from cacseg._files import check_target
+from cacseg._files import check_target, scratch_folder
 from cacseg.adapters.converted import is_converted
 from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_file, write
 from cacseg.engine.export.module import (
@@ -36,6 +35,7 @@ from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import or_default
 from cacseg.runtime.bands import Pixels
+from cacseg.runtime.seal import seal
 
 Format = Literal["onnx", "torch-export", "aotinductor"]
 Precision = Literal["fp32", "fp16", "int8"]
@@ -156,15 +156,23 @@ def export(
         module = narrow(InferenceModule(inference_copy(model, plain=plain), described, multiple).to(device))
     progress("tracing")
     program = trace(module, device)
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as scratch:
-        written = Path(scratch) / path.name
+    with scratch_folder(path, f"writing {path.name}") as scratch:
+        written = scratch / path.name
         progress("writing")
-        write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
+        try:
+            write(program, written, format, described._replace(precision="fp32") if precision == "int8" else described)
+        except OSError as error:
+            reason = error.strerror or error
+            raise OSError(
+                f"{path} could not be written ({reason}). Free some space, or choose another folder."
+            ) from error
         if precision == "int8":
             progress("quantising")
             whole, written = written, written.with_stem(f"{path.stem}.int8")
             kept = [name for name, one in own.named_modules() if one in classifiers_of(own)]
             quantise(whole, written, images, described, kept)
+        if format == "onnx":
+            seal(written)
         progress("verifying")
         run = open_file(written, format, device)
         checks = verify(run, reference, device)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from cacseg.engine.export.module import Description
+from cacseg.runtime import seal
 
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aotinductor": ".pt2"}
 OPSET = 18
@@ -89,8 +90,13 @@ def write_onnx(program: ExportedProgram, path: Path, described: Description) -> 
     for value in model.graph.initializers.values():
         value.metadata_props.clear()
     model.metadata_props.clear()
-    model.metadata_props[KEY] = json.dumps(described.as_json())
+    model.metadata_props.update(onnx_facts(described))
     exported.save(path, external_data=False)
+
+
+def onnx_facts(described: Description) -> dict[str, str]:
+    """The metadata of an ONNX file, before it is sealed."""
+    return {KEY: json.dumps(described.as_json()), seal.KEY: seal.UNSEALED}
 
 
 def open_onnx(path: Path, threads: int = 0) -> Run:

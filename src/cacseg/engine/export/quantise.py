@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.data.transforms import normalise
-from cacseg.engine.export.formats import INPUT, KEY, SCOPES, Run, quiet
+from cacseg.engine.export.formats import INPUT, SCOPES, Run, onnx_facts, quiet
 from cacseg.engine.export.module import Description
 from cacseg.engine.export.verify import classes_of
 from cacseg.engine.inference import Inference, predict_each, view_image
@@ -62,7 +61,7 @@ def quantise(source: Path, target: Path, images: Iterable[Pixels], described: De
     with quiet():
         quantization.quantize_static(source, target, Batches(), per_channel=True, nodes_to_quantize=chosen)
     model = onnx.load(target)
-    onnx.helper.set_model_props(model, {KEY: json.dumps(described.as_json())})
+    onnx.helper.set_model_props(model, onnx_facts(described))
     onnx.save(model, target)
 
 

@@ -1,0 +1,161 @@
+"""The campaign of `make fuzz` and `make chaos`: a small part of it, and that it sees what it is there to see."""
+
+import os
+import signal
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cacseg.cli import MISTAKES
+from campaign import chaos, corpus, fuzz, jobs, workers
+from campaign.loads import KINDS, Kind
+from campaign.mutate import BYTES, IMAGE, ZIP, bomb_member
+from campaign.workers import FINE, Case, damage, run_case, run_cases
+
+# Those of which a hundred loads take seconds; runs and their checkpoints take too long to make.
+QUICK = ("image", "labels-index", "labels-colour", "class-list", "zip", "weights", "arms", "journal", "bands", "coco")
+QUICK = (*QUICK, "labelme", "yolo", "voc", "label-studio", "onnx", "export-metadata", "page", "service")
+LOADS = 8  # of each kind
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    for name in ("images", "bands", "labels", "models", "journal"):
+        corpus.PARTS[name](folder / name)
+    corpus.write_arms(folder / "runs" / "arms")
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore")  # as in the processes of the campaign: they are no outcome
+@pytest.mark.parametrize("kind", QUICK)
+def test_damaged_files_are_named_or_accepted(kind, whole, tmp_path):
+    """make fuzz loads thousands."""
+    bad = []
+    for number in range(LOADS):
+        found = run_case(Case(7, kind, number), whole, tmp_path)
+        if found.outcome not in FINE:
+            bad.append((str(found.case), found.outcome, found.words))
+    assert bad == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_whole_files_are_accepted(whole, tmp_path, monkeypatch):
+    for kind in QUICK:
+        monkeypatch.setitem(KINDS, kind, KINDS[kind]._replace(mutators=(lambda rng, content, others: content,)))
+        found = run_case(Case(0, kind, 0), whole, tmp_path)
+        assert (kind, found.outcome, found.words) == (kind, "accepted", "")
+
+
+def test_a_case_is_a_function_of_its_three_numbers(whole):
+    for kind in ("image", "zip", "coco", "class-list", "bands"):
+        made = [damage(Case(1, kind, number), whole) for number in range(20)]
+        assert made == [damage(Case(1, kind, number), whole) for number in range(20)]
+        assert len(set(made)) > 15
+        assert made != [damage(Case(2, kind, number), whole) for number in range(20)]
+        assert sum(content != workers.tree_of(whole, KINDS[kind].tree)[name] for name, content in made) > 15
+
+
+def test_a_longer_campaign_has_the_cases_of_a_shorter_one():
+    cases = fuzz.plan(10_000, 1)
+    assert abs(len(cases) - 10_000) < len(KINDS)
+    assert set(fuzz.plan(500, 1)) <= set(cases)
+    assert {case.kind for case in cases} == set(KINDS)
+    assert sum(KINDS[case.kind].is_new for case in cases) >= 1000
+
+
+def test_clean_names_the_file(whole, tmp_path):
+    file = tmp_path / "a.png"
+
+    def outcome(error):
+        def load():
+            raise error
+
+        return workers.judge(Case(0, "image", 0), tmp_path / "other", file, load)[0]
+
+    assert {kind: outcome(kind("a.png is broken")) for kind in MISTAKES if kind is not MemoryError} == dict.fromkeys(
+        [kind for kind in MISTAKES if kind is not MemoryError], "clean"
+    )
+    assert outcome(ValueError("it is broken")) == "raw"
+    assert outcome(KeyError("a.png")) == "raw"
+    assert outcome(RecursionError("a.png")) == "raw"
+    with pytest.raises(MemoryError) as raised:
+        np.empty(2**60, np.uint8)
+    assert outcome(raised.value) == "large"
+    wrapped = OSError("a.png is damaged")
+    wrapped.__cause__ = raised.value
+    assert outcome(wrapped) == "large"
+    for reasons, expected in ([], "accepted"), (["a.png: no"], "clean"), (["x", "a.png"], "clean"), (["x"], "raw"):
+        assert workers.judge(Case(0, "image", 0), tmp_path / "other", file, lambda said=reasons: said)[0] == expected
+
+
+def _behave(corpus_folder, folder, file):
+    """A load that does what the number of its case says."""
+    number = int(folder.name.rpartition("-")[2])
+    if number == 1:
+        time.sleep(60)
+    elif number == 2:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    elif number == 3:
+        np.ones(2**33, np.uint8)
+    elif number == 4:
+        content = bytearray(3 * 2**29)
+        content[:: 2**12] = bytes(range(256)) * (len(content) // 2**20)
+    return [f"{file.name} is bad"] if number == 5 else []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_hangs_crashes_or_eats_memory_is_told_and_the_rest_goes_on(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "SECONDS", 2.0)
+    monkeypatch.setattr(workers, "BYTES", 2**30)
+    monkeypatch.setitem(KINDS, "behaves", Kind("images", ("*.png",), BYTES, _behave))
+    found = run_cases([Case(0, "behaves", number) for number in range(8)], whole, tmp_path / "work", 1)
+    expected = ["accepted", "slow", "crashed", "large", "large", "clean", "accepted", "accepted"]
+    assert [(one.case.number, one.outcome) for one in found] == list(enumerate(expected))
+
+
+def test_a_failure_is_kept_with_the_command_that_repeats_it(whole, tmp_path):
+    case = Case(3, "coco", 5)
+    fuzz.keep(workers.Found(case, "raw", "KeyError: 'x'"), whole, tmp_path)
+    (folder,) = tmp_path.iterdir()
+    text = (folder / "about.txt").read_text()
+    assert "make fuzz REPEAT=3/coco/5" in text
+    assert "KeyError" in text
+    name, content = damage(case, whole)
+    assert (folder / "files" / name).read_bytes() == content
+    assert workers.parse_case("3/coco/5") == case
+
+
+def test_the_table_counts_every_load():
+    found = [workers.Found(Case(0, kind, 0), outcome) for kind, outcome in (("image", "clean"), ("zip", "raw"))]
+    rows = fuzz.table(found)
+    assert [row[0] for row in rows] == ["image", "zip", "all"]
+    assert rows[-1][1:] == [str(Counter(one.outcome for one in found)[outcome]) for outcome in workers.OUTCOMES]
+
+
+def test_mutators_take_files_of_any_length():
+    import random
+
+    for mutator in {*BYTES, *IMAGE, *ZIP, bomb_member} - {ZIP[-1]}:
+        for content in (b"\x89PNG\r\n\x1a\n" + bytes(80), b"GIF89a" + bytes(60), b"BM" + bytes(60), b"PK" + bytes(60)):
+            for seed in range(5):
+                assert isinstance(mutator(random.Random(seed), content, [b"other", b""]), bytes)
+
+
+def test_chaos_sees_what_differs(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "masks.png").write_bytes(b"same")
+        (tmp_path / name / "train.log").write_text(name)
+    first, second = (jobs.content_of(tmp_path / name / "masks.png") for name in ("one", "two"))
+    assert jobs.differences(first, second) == []
+    (tmp_path / "two" / "masks.png").write_bytes(b"other")
+    assert jobs.differences(jobs.content_of(tmp_path / "two" / "masks.png"), first) == ["masks.png differs"]
+    assert jobs.differences({**first, "x.tmp": b""}, first) == ["x.tmp is left over"]
+    assert jobs.differences({}, first) == ["masks.png is missing"]
+    (tmp_path / "two" / ".12.34.tmp").touch()
+    assert chaos.has_unfinished(tmp_path / "two")
+    assert not chaos.has_unfinished(tmp_path / "one")
