@@ -1,4 +1,4 @@
-"""What a trained 1x1 convolution hands over to the classifier that takes its place."""
+"""Arguments, values and state dicts of a 1x1 convolution for the classifier that replaces it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cacseg._checks import check_names
 
 
 def arguments_of(owner: type, conv: nn.Module, further: Mapping[str, Any]) -> dict[str, Any]:
-    """in_channels, num_classes and bias as the convolution (or linear layer) fixes them, and what further is given."""
+    """Constructor arguments: in_channels, num_classes and bias of the convolution or linear layer, and those given."""
     check_names(owner.__name__, further, inspect.signature(owner).parameters)
     if not isinstance(conv, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
         raise TypeError(f"conv must be an nn.Conv1d, Conv2d, Conv3d or Linear; got {type(conv).__name__}.")
@@ -46,7 +46,7 @@ def binary_rows(weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | N
 
 
 def copy_values(conv: nn.Module, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
-    """The convolution's values, and whether they learn."""
+    """Copies the convolution's values, and whether they are trained."""
     with torch.no_grad():
         for ours, theirs in ((weight, conv.weight), (bias, conv.bias)):
             if ours is not None and isinstance(theirs, Tensor):

@@ -52,7 +52,7 @@ def needs_prototypes(name: str) -> bool:
 
 
 def choose_zero_start(given: bool | None, default: bool, *designs: str) -> bool:
-    """Whether projectors start by giving 0: the default only where C is added at the end, else nothing would learn."""
+    """Whether projectors are initialised to return 0: by default only where C is added, else nothing would learn."""
     fits = all(DESIGNS[name].residual for name in designs if DESIGNS[name].projected)
     if given and not fits:
         raise ValueError(

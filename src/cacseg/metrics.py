@@ -35,7 +35,7 @@ class Scores(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What the scores need of a confusion matrix: three numbers for each class."""
+    """Three numbers for each class, all that the scores need of a confusion matrix."""
 
     hits: Int[Tensor, "*images n"]
     labelled: Int[Tensor, "*images n"]

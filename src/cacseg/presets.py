@@ -31,7 +31,7 @@ MODEL_FIELDS = ("auxiliary_average",)  # all others are the loss's
 
 
 class Preset(NamedTuple):
-    """What the paper says; the released code and ours replace some of it."""
+    """The values of the paper; the released code and ours replace some of them."""
 
     # Of ContextAwareClassifier:
     oracle_scope: Scope = "image"  # oracle prototypes of each image, or pooled over the batch on a device
@@ -79,12 +79,12 @@ Value = TypeVar("Value")
 
 
 def or_default(given: Value | None, default: Value) -> Value:
-    """What the caller gave, or the default where that is None."""
+    """The given value, or the default if it is None."""
     return default if given is None else given
 
 
 def fill_preset(name: str, **given: Any) -> Preset:
-    """The preset of that name with what the caller gave, where that is not None, checked field by field."""
+    """The preset of that name, with the given values that are not None, checked field by field."""
     check_choice("preset", name, tuple(PRESETS))
     given = {field: value for field, value in given.items() if value is not None}
     for field, value in given.items():

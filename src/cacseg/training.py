@@ -171,7 +171,7 @@ def configure(
 
 
 def _as_data(data: Any, split: str, model: SegmentationModel, given: Mapping[str, Any]) -> SegmentationData:
-    """The given data as the engine reads them."""
+    """Wraps the given data for the engine."""
     if isinstance(data, SegmentationData):
         named = [key for key in ("class_names", "palette", "names") if given[key] is not None]
         if data.ignore_index != IGNORE:
@@ -189,7 +189,7 @@ def _as_data(data: Any, split: str, model: SegmentationModel, given: Mapping[str
 
 
 def _check_resumed(folder: Path, model: SegmentationModel, python: Mapping[str, str]) -> None:
-    """The model and the transform are those that the run was started with, as far as config.json knows them."""
+    """Checks that model and transform are those of the run, as far as config.json knows them."""
     arguments, saved = json.loads(json.dumps(model.arguments)), read_config(folder)
     if saved.config.data.name != PythonData.name:
         raise ValueError(f"{folder} was not started from Python. Resume it with: cacseg train --resume -o {folder}")
@@ -207,7 +207,7 @@ def _check_resumed(folder: Path, model: SegmentationModel, python: Mapping[str, 
 
 
 def _write_page(folder: Path, data: SegmentationData, device: torch.device, tell: Callable[[str], None]) -> None:
-    """report.html; a failure is only a line, for the run is done."""
+    """Writes report.html; a failure is only reported, as the run is done."""
     try:
         found, runs = read_runs([folder])
         ((name, run),) = runs.items()

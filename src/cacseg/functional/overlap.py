@@ -1,4 +1,4 @@
-"""The overlap that mIoU scores, as a loss (soft Jaccard); an idea of segmentation at large, not of the paper."""
+"""The soft Jaccard loss, a differentiable mIoU; not part of the paper."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def overlap_loss(
     ignore_index: int = 255,
     label_sampling: LabelSampling = "centred",
 ) -> Float[Tensor, ""]:
-    """How far the probabilities q of each class are from covering its pixels, and these alone.
+    """Soft Jaccard loss: 1 - soft intersection over union of the probabilities q and the labels M.
 
         L = mean over the classes k present of 1 - (sum_i M_ki q_ki) / (sum_i M_ki + sum_i (1 - M_ki) q_ki)
-        1 - JaccardIndex, with probabilities for the answer
+        1 - JaccardIndex, with probabilities as predictions
 
     The sums are over the labelled pixels of the batch, dense or packed; 0 without any. Labels of another size are
     resized as `label_sampling` says (`resize_labels`).

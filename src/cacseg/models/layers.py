@@ -13,7 +13,7 @@ from cacseg.functional._precision import no_autocast, widen
 
 
 def resize(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
-    """Bilinear, align_corners=False: how everything in the models changes its size."""
+    """Resizes bilinearly with align_corners=False, as everything in the models."""
     return F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
 
 
@@ -29,7 +29,7 @@ def missing_to_multiple(side: int, multiple: int) -> int:
 
 
 def crop(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "b d h2 w2"]:
-    """The upper left part of maps that are at least so large."""
+    """The upper left part of maps, of a given size."""
     height, width = size
     if not torch.compiler.is_compiling():  # exported sizes are symbols and cannot be compared
         if maps.shape[2:] == (height, width):
@@ -40,7 +40,7 @@ def crop(maps: Float[Tensor, "b d h w"], size: Sequence[int]) -> Float[Tensor, "
 
 
 def crop_to_stride(maps: Float[Tensor, "b d h w"], size: Sequence[int], stride: int) -> Float[Tensor, "b d h2 w2"]:
-    """Maps of padded images without what stands for padding alone; sizes rounded up, as strided convolutions do."""
+    """Crops maps of padded images to the image; sizes are rounded up, as by strided convolutions."""
     return crop(maps, [(side + stride - 1) // stride for side in size])
 
 

@@ -1,4 +1,4 @@
-"""What a model costs: parameters and operations, without allocating it."""
+"""Counts the parameters and operations of a model without allocating it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def summarise(
 
 
 def count_parameters(model: SegmentationModel) -> tuple[int, int]:
-    """While training, and deployed: inference reads no oracle projector and no auxiliary head but OCRNet's."""
+    """Parameters in training, and deployed: without oracle projector and auxiliary head (but OCRNet's)."""
     oracle = model.classifier.oracle_projector if isinstance(model.classifier, ContextAwareClassifier) else None
     unread = _count(oracle) + (0 if isinstance(model.head, OCRNet) else _count(model.auxiliary))
     return _count(model), _count(model) - unread

@@ -1,4 +1,4 @@
-"""What a model says of one image."""
+"""The prediction for one image."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Result:
 
     @property
     def entropy(self) -> Floats:
-        """[H, W], of the probabilities, over that of a uniform guess: 0 is sure, 1 is clueless."""
+        """[H, W], the entropy of the probabilities over that of a uniform guess: 0 is sure, 1 is uniform."""
         return _given(self._entropy, "entropy")
 
     @cached_property
