@@ -18,6 +18,13 @@ def test_memory_on_a_cpu_is_what_the_allocator_hands_out():
     assert peak_mib(two_together, CPU) == pytest.approx(8, abs=0.01)
 
 
+def test_time_is_that_of_the_clock():
+    seconds = iter([0.0, 2.0, 5.0, 9.0])
+    rows = compare({"one": lambda: None, "two": lambda: None}, CPU, rounds=1, warm_up=0, clock=lambda _: next(seconds))
+    assert [row.time_ms for row in rows.values()] == [2000.0, 4000.0]
+    assert rows["two"].time_ratio == 2.0
+
+
 def test_rows_are_compared_with_the_first():
     small, large = torch.randn(64, 64), torch.randn(768, 768)
     seen = []

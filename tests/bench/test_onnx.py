@@ -1,6 +1,7 @@
 """Exported models in ONNX Runtime: what is timed, and the memory of a process of its own."""
 
 import json
+import time
 from pathlib import Path
 
 import onnx
@@ -10,7 +11,7 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from cacseg.bench.compare import Row, compare
-from cacseg.bench.onnx import Case, onnx_steps, with_memory
+from cacseg.bench.onnx import Case, choose_clock, onnx_steps, with_memory
 from cacseg.cli import app
 
 
@@ -49,6 +50,15 @@ def test_memory_is_that_of_the_least_process(monkeypatch):
     assert rows["context"].memory_ratio == pytest.approx(1.1)
 
 
+@pytest.mark.parametrize(("threads", "name", "waits"), [(1, "processor", False), (2, "wall", True)])
+def test_one_thread_is_timed_without_what_others_take(threads, name, waits):
+    found, clock = choose_clock(threads)
+    start = clock(torch.device("cpu"))
+    time.sleep(0.1)
+    assert found == name
+    assert (clock(torch.device("cpu")) - start > 0.05) == waits
+
+
 @pytest.mark.slow
 def test_the_command_writes_both_rows(tmp_path):
     file = tmp_path / "infer.json"
@@ -59,6 +69,7 @@ def test_the_command_writes_both_rows(tmp_path):
     assert list(written["rows"]) == ["plain", "context"]
     assert written["dtype"] == "float32"
     assert written["runtime"].startswith("onnxruntime ")
+    assert written["clock"] == "processor"
     assert all(row["memory_mib"] > 0.0 for row in written["rows"].values())
 
 

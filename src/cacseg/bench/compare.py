@@ -14,6 +14,8 @@ import torch
 
 from cacseg.engine.device import read_clock
 
+Clock = Callable[[torch.device], float]
+
 
 class Row(NamedTuple):
     """What one row costs, alone and beside the first one."""
@@ -33,16 +35,18 @@ def compare(
     rounds: int = 10,
     warm_up: int = 3,
     progress: Callable[[int], None] | None = None,
+    clock: Clock = read_clock,
 ) -> dict[str, Row]:
     """Runs every step `warm_up` + `rounds` times, in turn; the first one is what the others are compared with.
 
     Each is run once more, untimed, before it is timed: what another row left in caches and allocators is not its own.
+    `clock` returns seconds, when the work of a device is done.
     """
     times: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(warm_up + rounds):
         for name, step in steps.items():
             step()
-            time_ms = _time_ms(step, device)
+            time_ms = _time_ms(step, device, clock)
             if number >= warm_up:
                 times[name].append(time_ms)
         if progress is not None:
@@ -63,10 +67,10 @@ def compare(
     return rows
 
 
-def _time_ms(step: Callable[[], object], device: torch.device) -> float:
-    start = read_clock(device)
+def _time_ms(step: Callable[[], object], device: torch.device, clock: Clock) -> float:
+    start = clock(device)
     step()
-    return (read_clock(device) - start) * 1e3
+    return (clock(device) - start) * 1e3
 
 
 def peak_mib(step: Callable[[], object], device: torch.device) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cacseg.bench.compare import Row
+from cacseg.bench.compare import Clock, Row
 from cacseg.bench.steps import CONTEXT, PLAIN, Steps
+from cacseg.engine.device import read_clock
 from cacseg.engine.export import export
 from cacseg.engine.export.formats import open_onnx
 from cacseg.models import create_model
@@ -45,6 +47,15 @@ def write_cases(
 
 def onnx_steps(cases: dict[str, Case]) -> Steps:
     return {row: partial(open_onnx(case.path, case.threads), _draw(case)) for row, case in cases.items()}
+
+
+def choose_clock(threads: int) -> tuple[str, Clock]:
+    """Which time is measured, and its clock.
+
+    One thread runs in the one that calls, whose processor time does not count what other programs take. Several also
+    wait for each other, which only the wall clock sees.
+    """
+    return ("processor", lambda _: time.thread_time()) if threads == 1 else ("wall", read_clock)
 
 
 def with_memory(rows: dict[str, Row], cases: dict[str, Case]) -> dict[str, Row]:

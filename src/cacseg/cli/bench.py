@@ -145,24 +145,29 @@ def infer(
     for size in (512, 1280, 2560) if table else integers("--sizes", sizes):
         facts: dict[str, Any] = dict(batch=batch, classes=classes, size=size, preset=preset)
         if onnx:
-            rows = _time_onnx(model, place, rounds, threads=threads, **facts)
-            facts["runtime"] = _runtime()
+            rows, clock = _time_onnx(model, place, rounds, threads=threads, **facts)
+            facts |= {"runtime": _runtime(), "clock": clock}
         else:
             facts["mode"] = mode
             rows = timed(inference_steps(model, place, kind, **facts), place, rounds)
-        how = facts.get("runtime", mode)
+        how = f"{facts['runtime']} ({facts['clock']} time)" if onnx else mode
         show_rows(f"inference of {model}, {place} {dtype} {how}: b={batch} {size}x{size}", rows, batch)
         records.append(record(rows, place, model=model, dtype=dtype, **facts, threads=threads, rounds=rounds))
     write_json(json_file, records)
 
 
-def _time_onnx(model: str, place: torch.device, rounds: int, **facts: Any) -> dict[str, Row]:
-    from cacseg.bench.onnx import onnx_steps, with_memory, write_cases
+def _time_onnx(
+    model: str, place: torch.device, rounds: int, *, threads: int, **facts: Any
+) -> tuple[dict[str, Row], str]:
+    """The rows, and which time was measured."""
+    from cacseg.bench.onnx import choose_clock, onnx_steps, with_memory, write_cases
+
+    name, clock = choose_clock(threads)
 
     with tempfile.TemporaryDirectory() as scratch:
         with messages.status("exporting"):
-            cases = write_cases(Path(scratch), model, **facts)
-        return with_memory(timed(onnx_steps(cases), place, rounds), cases)
+            cases = write_cases(Path(scratch), model, threads=threads, **facts)
+        return with_memory(timed(onnx_steps(cases), place, rounds, clock=clock), cases), name
 
 
 def _runtime() -> str:

@@ -33,7 +33,11 @@ def no_autocast(values: Tensor) -> AbstractContextManager[None]:
 
 def inverse_norm(vectors: Tensor, dim: int) -> Tensor:
     """1 / |v| along one dimension, which is kept; 0 where |v| is 0. float32 for half-precision inputs."""
-    norm = torch.linalg.vector_norm(widen(vectors), dim=dim, keepdim=True)
+    return inverse(torch.linalg.vector_norm(widen(vectors), dim=dim, keepdim=True))
+
+
+def inverse(norm: Tensor) -> Tensor:
+    """1 / |v| from |v|; 0 where |v| is 0."""
     return torch.where(norm > ZERO_NORM, 1.0 / norm.clamp_min(ZERO_NORM), torch.zeros_like(norm))
 
 

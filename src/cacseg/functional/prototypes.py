@@ -89,9 +89,14 @@ def context_prototypes(
 
 def pixel_shares(plain_logits: Float[Tensor, "b n *spatial"], epsilon: float = 0.0) -> Float[Tensor, "b n *spatial"]:
     """softmax(p) / (sum_j softmax(p)(., j) + epsilon) of Eq. (4): what part of a class's prototype each pixel is."""
-    log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)  # [b, n, l]
+    log_probability = widen(plain_logits).flatten(2).log_softmax(dim=1)
+    return class_shares(log_probability, epsilon).view(plain_logits.shape)
+
+
+def class_shares(log_probability: Float[Tensor, "b n l"], epsilon: float = 0.0) -> Float[Tensor, "b n l"]:
+    """`pixel_shares` from the logarithm of softmax(p)."""
     if epsilon == 0.0:
-        return log_probability.softmax(dim=-1).view(plain_logits.shape)
+        return log_probability.softmax(dim=-1)
     total = log_probability.logsumexp(dim=-1, keepdim=True)
     total = torch.logaddexp(total, torch.full_like(total, epsilon).log())
-    return (log_probability - total).exp().view(plain_logits.shape)
+    return (log_probability - total).exp()

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 import cacseg
 from architectures import build
 from cacseg.engine.export import export
-from cacseg.engine.export.formats import OPSET, check_packages
+from cacseg.engine.export.formats import OPSET, SCOPES, check_packages
 from cacseg.engine.export.module import TRACED
 from cacseg.engine.export.verify import SHAPES, Check, Scores, require, require_use
 from cacseg.models import MODELS
@@ -104,6 +105,16 @@ def test_an_onnx_file_is_of_standard_operators_and_tells_nothing_of_its_machine(
     assert [path.name for path in exported.path.parent.iterdir()] == ["model.onnx"]
 
 
+def test_the_classifier_reads_the_features_as_a_map_and_as_one_copy(exported):
+    """Its operations, by which it takes little time: see `for_onnx`."""
+    nodes = onnx.load(exported.path).graph.node
+    scopes = {node.name: next(one.value for one in node.metadata_props if one.key == SCOPES) for node in nodes}
+    kinds = Counter(node.op_type for node in nodes if "'module.model.classifier" in scopes[node.name])
+    assert kinds["Conv"] == 1  # the plain logits
+    assert kinds["MatMul"] == 5  # prototypes, context logits, lengths, and the projector's two
+    assert kinds["Einsum"] == 0
+
+
 def test_the_description_is_in_the_file(exported):
     assert metadata(exported.path) == {
         "format": 1,
@@ -112,6 +123,7 @@ def test_the_description_is_in_the_file(exported):
         "palette": [list(colour) for colour in PALETTE],
         "mean": list(MEAN),
         "std": list(STD),
+        "bands": None,
         "normalises": True,
         "output": "logits",
         "size": "input",

@@ -155,7 +155,7 @@ def export(
     if precision == "fp16":
         module = narrow(InferenceModule(inference_copy(model, plain=plain), described, multiple).to(device))
     progress("tracing")
-    program = trace(module, device)
+    program = trace(module, device, onnx=format == "onnx")
     with scratch_folder(path, f"writing {path.name}") as scratch:
         written = scratch / path.name
         progress("writing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from cacseg.adapters.converted import ConvertedModel, is_converted
 from cacseg.classifier import ContextAwareClassifier
+from cacseg.engine.export.classifier import for_onnx
 from cacseg.models.heads import OCRNet
 from cacseg.models.layers import crop, missing_to_multiple, pool, resize
 from cacseg.models.model import PlainClassifier, SegmentationModel
@@ -291,14 +293,14 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
     return noise
 
 
-def trace(module: InferenceModule, device: torch.device) -> ExportedProgram:
+def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) -> ExportedProgram:
     """The program of the module, for any number of images of any size from `LEAST_SIDE` on."""
     images = draw_images(module, TRACED).to(device)
     sizes = {0: Dim("batch", min=1), 2: Dim("height", min=LEAST_SIDE), 3: Dim("width", min=LEAST_SIDE)}
     # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
     oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     try:
-        with torch.no_grad(), oblivious:
+        with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
             return torch.export.export(Traceable(module).to(device), (images,), dynamic_shapes=(sizes,), strict=False)
     except Exception as error:
         reason = " ".join(str(error).splitlines()[:2])
