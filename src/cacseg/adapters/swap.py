@@ -57,7 +57,7 @@ def convert(
         seam: the name of the convolution to replace, such as "decode_head.conv_seg". None: the known one of the
             architecture; for an unknown one, the last 1x1 convolution on the way to the output, found by running the
             model once and reported.
-        example: images for that run; None for random ones, [1, 3, 64, 64].
+        example: images for that run; None for random ones, 64x64, with the channels of the first convolution.
         saved: a folder, or a name on the Hugging Face Hub, that `save_pretrained` or `push_to_hub` of a converted
             model wrote; `model` is what its library's own `from_pretrained` makes of it. Seam, arguments and
             projectors are then those of the saved model; loss and auxiliary arguments that are given come first.

@@ -19,6 +19,7 @@ from cacseg.data.layout import Found, Layout, Rules, join, list_files, match, na
 from cacseg.data.reading import read_text
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files
+from cacseg.runtime.inputs import without_arrays
 
 # Raw 'stuffthingmaps' values (category id - 1) that COCO-Stuff never uses: 182 ids, 171 classes.
 COCO_UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
@@ -130,6 +131,9 @@ def _find_folder(files: Files, top: str, split: str, classes: ClassList, rules: 
     ignored = IGNORE if rules.ignore_index is None else rules.ignore_index
     label_map = identity_map(len(classes.names), ignored, colours, classes.ignored_colours)
     images = list_files(files, join(top, "images", split), IMAGE_SUFFIXES)
+    if rules.bands is None:
+        pictures = set(without_arrays([path for _, path in images]))
+        images = [one for one in images if one[1] in pictures]
     labels = list_files(files, join(top, "labels", split), LABEL_SUFFIXES)
     return Found(match(files, images, labels), label_map)
 

@@ -6,17 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Listing, Overlap, Pair, Rules, Uncovered
 from cacseg.data.layouts import LAYOUTS, OWN
-from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size
+from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size, ignoring_gaps
 from cacseg.data.synthetic import SyntheticData
-from cacseg.runtime.bands import no_data, read_image
+from cacseg.runtime.bands import read_image
 from cacseg.runtime.colours import Colour, background_index
 from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import Files, open_files
@@ -59,8 +57,7 @@ class FileData:
         else:
             labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
             check_one_size(image, labels, where_image, where_labels)
-        empty = no_data(image)
-        return Sample(image, labels if empty is None else np.where(empty, np.uint8(self.ignore_index), labels))
+        return ignoring_gaps(image, labels, self.ignore_index)
 
 
 def open_data(

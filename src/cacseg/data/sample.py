@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg.runtime.bands import Pixels as Pixels
-from cacseg.runtime.bands import as_picture
+from cacseg.runtime.bands import as_picture, no_data
 from cacseg.runtime.colours import Colour, Picture
 
 
@@ -23,6 +23,12 @@ class Sample(NamedTuple):
     def picture(self) -> Picture:
         """The image, to look at."""
         return as_picture(self.image)
+
+
+def ignoring_gaps(image: Pixels, labels: npt.NDArray[np.uint8], ignore_index: int) -> Sample:
+    """A sample whose labels are ignored where its image has no data."""
+    empty = no_data(image)
+    return Sample(image, labels if empty is None else np.where(empty, np.uint8(ignore_index), labels))
 
 
 class FaultyDataError(OSError, ValueError):

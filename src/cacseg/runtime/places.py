@@ -102,6 +102,9 @@ def _is_placed(path: Path) -> bool:
         return True
     if suffix not in TIFF_SUFFIXES:
         return False
-    with Image.open(path) as picture:
-        tags = getattr(picture, "tag_v2", {})
-        return any(tag in tags for tag in GEO_TAGS)
+    try:
+        with Image.open(path) as picture:
+            tags = getattr(picture, "tag_v2", {})
+            return any(tag in tags for tag in GEO_TAGS)
+    except (OSError, SyntaxError, ValueError):  # of bands that rasterio reads, and Pillow does not
+        return True
