@@ -6,13 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names, with_uncovered
 from cacseg.data.decode import LABEL_SUFFIXES, Labels, decode_labels
 from cacseg.data.label_map import IGNORE, LabelMap
 from cacseg.data.layout import ALL, USUAL, Crowd, Draw, EmptyClasses, Layout, Listing, Overlap, Pair, Rules, Uncovered
 from cacseg.data.layouts import LAYOUTS, OWN
-from cacseg.data.sample import FaultyDataError, Sample, SegmentationData, check_one_size, ignoring_gaps
+from cacseg.data.sample import (
+    FaultyDataError,
+    Pixels,
+    Sample,
+    SegmentationData,
+    check_one_size,
+    ignoring_gaps,
+    majority,
+)
 from cacseg.data.synthetic import SyntheticData
 from cacseg.runtime.bands import read_image
 from cacseg.runtime.colours import Colour, background_index
@@ -47,17 +58,37 @@ class FileData:
     def image_name(self, index: int) -> str:
         return self.pairs[index].name
 
+    @property
+    def has_annotators(self) -> bool:
+        """Whether some images have labels of several annotators."""
+        return any(pair.others for pair in self.pairs)
+
     def read(self, index: int) -> Sample:
+        """A sample; of several annotators' labels the class that most of them chose, ignored where none has most."""
+        return self._read(index, None)
+
+    def read_drawn(self, index: int, number: float) -> Sample:
+        """A sample with the labels of one annotator, drawn by a number in [0, 1)."""
+        return self._read(index, number)
+
+    def _read(self, index: int, number: float | None) -> Sample:
         pair = self.pairs[index]
-        where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
+        where_image = self.files.where(pair.image)
         content = self.files.read(pair.image)
         image = read_image(content, where_image, self.bands)
         if self.draw is not None:
             labels = self.draw(self.files, pair, (image.shape[0], image.shape[1]))
         else:
-            labels = self.label_map(self.decode(self.files.read(pair.labels), where_labels), where_labels)
-            check_one_size(image, labels, where_image, where_labels)
+            paths = [pair.labels, *pair.others]
+            chosen = paths if number is None else [paths[int(number * len(paths))]]
+            labels = majority([self._labels(path, image, where_image) for path in chosen], self.ignore_index)
         return ignoring_gaps(image, labels, self.ignore_index)
+
+    def _labels(self, path: str, image: Pixels, where_image: str) -> npt.NDArray[np.uint8]:
+        where = self.files.where(path)
+        labels = self.label_map(self.decode(self.files.read(path), where), where)
+        check_one_size(image, labels, where_image, where)
+        return labels
 
 
 def open_data(
