@@ -70,7 +70,7 @@ class Predictor:
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
             if mean is not None or std is not None or bands is not None:
-                raise ValueError(f"{model} states its mean, std and bands itself. Leave them out.")
+                raise ValueError(f"{model} states its mean, std and bands itself. Leave all of them out.")
             self.backend = OnnxBackend(model, device, class_names=class_names, palette=palette)
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
