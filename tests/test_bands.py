@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -12,14 +14,23 @@ from PIL import Image
 import cacseg
 from cacseg.app.predict import Predictor as PagePredictor
 from cacseg.app.predict import read_image as read_upload
+from cacseg.app.results import Results
 from cacseg.data import open_data
 from cacseg.data.bands import count_bands
+from cacseg.data.own_transform import OwnTransform
+from cacseg.data.python import PythonData
 from cacseg.data.transforms import NUMBERS, TestTransform, TrainTransform, normalise
+from cacseg.engine.export.quantise import prepare
 from cacseg.engine.inference import Inference
 from cacseg.engine.resident import Draws, cut_crops, load_split
+from cacseg.engine.weights import load_weights
 from cacseg.models.backbones import load_backbone_weights
 from cacseg.models.files import TensorFile
+from cacseg.recipes.build import make_model, with_bands
+from cacseg.recipes.config import change
+from cacseg.recipes.named import folder as folder_recipe
 from cacseg.runtime.bands import as_picture, decode_bands, no_data
+from cacseg.runtime.inputs import find_images
 from command_line import Silent, run
 
 rasterio = pytest.importorskip("rasterio")
@@ -28,17 +39,15 @@ from affine import Affine  # noqa: E402
 EMPTY = -9999.0
 SIZE = 64
 PLACE = {"crs": "EPSG:32632", "transform": Affine(10.0, 0.0, 500_000.0, 0.0, -10.0, 5_200_000.0)}
-SETTINGS = [
-    "model.name=fcn",
-    "model.backbone=test_resnet",
-    "model.head_channels=8",
-    "data.crop=32,32",
-    "training.batch=2",
-    "schedule.steps=2",
-    "schedule.warmup_steps=1",
-    "training.validate_every=2",
-    "training.workers=0",
-]
+SETTINGS = {
+    "data.crop": 32,
+    "training.batch": 2,
+    "schedule.steps": 2,
+    "schedule.warmup_steps": 1,
+    "training.validate_every": 2,
+    "training.workers": 0,
+}
+SMALL = {"model.name": "fcn", "model.backbone": "test_resnet", "model.head_channels": 8}
 
 
 def save_tiff(path, bands, **options):
@@ -87,7 +96,8 @@ def trained(folders, tmp_path_factory):
     top = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         for kind, bands in (("geo", 4), ("grey", 1)):
-            settings = [part for one in (*SETTINGS, f"data.bands={bands}") for part in ("--set", one)]
+            values = {**SETTINGS, **SMALL, "data.bands": bands}
+            settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
             options = ["--root", folders / kind, *settings, "-o", top / kind, "--no-progress"]
             assert run("train", "folder", *options, capsys=Silent(), monkeypatch=patch).code == 0
     return top
@@ -274,7 +284,9 @@ def test_a_run_keeps_its_bands_and_predicts_with_them(folders, trained, kind, ba
     empty = np.isnan(sample.image).any(2)
     expected[empty] = 255
     images_folder = folders / kind / "images/val"
-    assert command("predict", trained / kind, images_folder, "-o", tmp_path / "out").code == 0
+    assert command("predict", trained / kind, images_folder, "-o", tmp_path / "out", "--format", "geojson").code == 0
+    written = json.loads((tmp_path / "out/geojson/0.geojson").read_text())
+    assert ("longitude" in written["coordinates"]) == (kind == "geo")
     mask = np.array(Image.open(tmp_path / "out/masks/0.png"))
     assert (mask == expected).mean() > 0.999
     np.testing.assert_array_equal(mask == 255, empty)
@@ -287,11 +299,30 @@ def test_a_run_keeps_its_bands_and_predicts_with_them(folders, trained, kind, ba
     labelled = sum(one["labelled_pixels"] for one in json.loads(done.out)["outputs"]["context"]["classes"])
     assert labelled == sum(int((val.read(k).labels != 255).sum()) for k in range(len(val)))
 
+    other = "grey" if kind == "geo" else "geo"
+    alone = shutil.copy(trained / kind / "best.safetensors", tmp_path / "alone.safetensors")
+    again = command("eval", alone, "--data", folders / kind, "--json")
+    assert json.loads(again.out)["outputs"] == json.loads(done.out)["outputs"]
+    for weights in (trained / kind, alone):
+        done = command("eval", weights, "--data", folders / other)
+        assert done.code == 2
+        assert f"and {bands} are expected" in done.err
+
     content = next(images_folder.iterdir()).read_bytes()
     page = PagePredictor(model, Inference(), None, torch.device("cpu"))
     found = page.predict(read_upload(content, "x", bands))
     assert found.shown.shape == (SIZE, SIZE, 3)
-    assert ((found.answers["context"].mask == 255) == np.isnan(decode_bands(content, "x", bands)).any(2)).all()
+    gaps = np.isnan(decode_bands(content, "x", bands)).any(2)
+    for answer in found.answers.values():
+        np.testing.assert_array_equal(answer.mask == 255, gaps)
+        np.testing.assert_array_equal(answer.layers[0] == 255, gaps)
+    shares = Results(tmp_path / "page", model.palette).add("x", found)["shares"]["context"]
+    assert len(shares) == 2
+    assert sum(shares) == pytest.approx(1.0 - gaps.mean())
+
+    model.save_pretrained(tmp_path / "hub")
+    kept = cacseg.load(tmp_path / "hub")
+    assert (kept.bands, kept.mean, kept.std) == (model.bands, model.mean, model.std)
 
 
 def test_a_tile_that_covers_the_image_gives_its_mask_and_keeps_its_place(
@@ -346,3 +377,175 @@ def test_a_picture_of_bands_spreads_what_is_there():
     assert picture[0, 0].tolist() == [0, 0, 0]
     assert picture[-1, -1].tolist() == [255, 255, 255]
     assert (np.diff(picture[10, :, 0].astype(int)) >= 0).all()
+
+
+def colours(path):
+    """A saved model of red, green and blue."""
+    model = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, mean=[0.5] * 3, std=[0.25] * 3)
+    model.save(path)
+    return model
+
+
+def counted(folders, kind, bands, **settings):
+    """The model that a run with these settings starts from, and what it is told."""
+    data, told = open_data("folder", folders / kind, "train", bands=bands), []
+    config = change(folder_recipe(), {**SMALL, "data.bands": bands, **settings})
+    config = with_bands(config, data, told.append)
+    return make_model(config.model, data, told.append, bands), count_bands(data, told.append)
+
+
+@pytest.mark.parametrize(("kind", "bands"), [("geo", 4), ("grey", 1)])
+def test_weights_of_colours_start_a_model_of_bands_with_its_own_mean(folders, kind, bands, tmp_path):
+    before = colours(tmp_path / "colours.safetensors")
+    model, (mean, std) = counted(folders, kind, bands, **{"model.weights": str(tmp_path / "colours.safetensors")})
+    assert (list(model.mean), list(model.std)) == (mean, std)
+    name = "backbone.net.conv1.0.weight"
+    old, new = before.state_dict()[name], model.state_dict()[name]
+    torch.testing.assert_close(new, old.sum(1, keepdim=True) if bands == 1 else old[:, [0, 1, 2, 0]] * 3 / 4)
+    model.save(tmp_path / "bands.safetensors")
+    again, _ = counted(
+        folders, kind, bands, **{"model.weights": str(tmp_path / "bands.safetensors"), "model.mean": mean}
+    )
+    assert (again.mean, again.std) == (model.mean, model.std)
+    with pytest.raises(ValueError, match=r"conv1\.0\.weight"):
+        load_weights(before, tmp_path / "bands.safetensors")
+
+
+def test_three_bands_do_not_take_the_mean_of_colours(tmp_path):
+    colours(tmp_path / "colours.safetensors")
+    rng = np.random.default_rng(0)
+    pairs = [(rng.integers(0, 4000, (40, 40, 3), np.uint16), rng.integers(0, 2, (40, 40))) for _ in range(2)]
+    data = PythonData(pairs, "train", ("a", "b"), bands=3)
+    settings = {**SMALL, "data.bands": 3, "model.weights": str(tmp_path / "colours.safetensors")}
+    config = with_bands(change(folder_recipe(), settings), data, lambda words: None)
+    assert min(make_model(config.model, data, lambda words: None, 3).mean) > 1000
+
+
+def test_what_is_given_of_mean_and_deviation_stays(folders):
+    model, (_, std) = counted(folders, "geo", 4, **{"model.mean": (1.0, 2.0, 3.0, 4.0)})
+    assert (model.mean, list(model.std)) == ((1.0, 2.0, 3.0, 4.0), std)
+
+
+def test_arrays_beside_pictures_of_colours_are_no_images(tmp_path):
+    for place in ("images", "labels"):
+        (tmp_path / place / "train").mkdir(parents=True)
+        Image.fromarray(np.zeros((9, 9), np.uint8)).save(tmp_path / place / "train/a.png")
+    (tmp_path / "classes.txt").write_text("field\nroof\n")
+    np.save(tmp_path / "images/train/a.npy", np.zeros((9, 9)))
+    np.save(tmp_path / "images/train/b.npy", np.zeros((9, 9)))
+    assert len(open_data("folder", tmp_path, "train")) == 1
+    assert [one.name for one in find_images([tmp_path / "images"], colours=True)] == ["train/a"]
+    assert len(find_images([tmp_path / "images"])) == 3
+    (tmp_path / "images/train/a.png").unlink()
+    (tmp_path / "images/train/b.npy").unlink()
+    with pytest.raises(OSError, match=r"data\.bands"):
+        open_data("folder", tmp_path, "train").read(0)
+
+
+def test_calibration_sees_the_mean_where_there_is_no_data():
+    described = Described(bands=2, mean=(3.0, 5.0), std=(1.0, 1.0), normalises=True, scale=None)
+    image = np.full((4, 4, 2), 7.0, np.float32)
+    image[1, 2, 0] = image[3, 3, 1] = np.nan
+    found = prepare(image, described)[0]
+    assert (found[0, 1, 2], found[1, 3, 3]) == (3.0, 5.0)
+    assert (found == 7.0).sum() == 30
+
+
+class Described(NamedTuple):
+    bands: int
+    mean: tuple
+    std: tuple
+    normalises: bool
+    scale: None
+
+
+def arrays(folders, split):
+    data = open_data("folder", folders / "geo", split, bands=4)
+    samples = [data.read(index) for index in range(len(data))]
+    return [
+        (one.image.transpose(2, 0, 1).astype(np.float64), np.where(one.labels == 255, 0, one.labels)) for one in samples
+    ]
+
+
+def test_python_trains_on_arrays_of_bands(folders, tmp_path):
+    model = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=4)
+    told = []
+    settings = {**SETTINGS, "data.flip": 0.0}
+    how = {"folder": tmp_path / "run", "settings": settings, "report": told.append, "progress": False, "page": False}
+    cacseg.train(model, arrays(folders, "train"), arrays(folders, "val"), **how)
+    mean, std = count_bands(open_data("folder", folders / "geo", "train", bands=4), told.append)
+    assert (list(model.mean), list(model.std)) == (mean, std)
+    assert any("data.distort" in one for one in told)
+    kept = cacseg.load(tmp_path / "run")
+    assert (kept.bands, list(kept.mean)) == (4, mean)
+    data = PythonData(arrays(folders, "val"), "val", ("field", "roof"), bands=4)
+    np.testing.assert_array_equal(data.read(0).labels == 255, np.isnan(data.read(0).image).any(2))
+    fresh = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=4)
+    cacseg.train(fresh, arrays(folders, "train"), arrays(folders, "val"), resume=True, **how)
+    assert fresh.mean == model.mean
+    other = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=3)
+    with pytest.raises(ValueError, match=r"4 band\(s\), and 3 are expected"):
+        cacseg.train(other, arrays(folders, "train"), arrays(folders, "val"), **{**how, "folder": tmp_path / "other"})
+    plain = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8)
+    data = [open_data("folder", folders / "geo", split, bands=4) for split in ("train", "val")]
+    with pytest.raises(ValueError, match="bands=4"):
+        cacseg.train(plain, *data, **{**how, "folder": tmp_path / "other"})
+    unnamed = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, in_channels=4)
+    with pytest.raises(ValueError, match="bands=4"):
+        cacseg.train(unnamed, arrays(folders, "train"), **{**how, "folder": tmp_path / "other"})
+
+
+def test_a_users_own_transform_of_bands():
+    image, labels = np.full((20, 20, 5), 700.0, np.float32), np.ones((20, 20), np.uint8)
+    transform = OwnTransform(lambda image, mask: (image[:8] / 2, mask[:8]), (16, 32), 2, bands=5)
+    crop = transform(cacseg.data.Sample(image, labels), np.zeros(NUMBERS))
+    assert crop.image.shape == (5, 16, 32)
+    assert crop.image[:, :8, :20].unique().tolist() == [350.0]
+    assert crop.size == (8, 20)
+
+
+def converted():
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(4, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(8, 2, 1)
+    return cacseg.convert(torch.nn.Sequential(*layers))
+
+
+def test_a_converted_model_of_bands_predicts(folders):
+    sample = open_data("folder", folders / "geo", "val", bands=4).read(0)
+    how = {"mean": [300.0] * 4, "std": [200.0] * 4, "class_names": ["field", "roof"], "device": "cpu"}
+    model = converted()
+    result = cacseg.Predictor(model, bands=4, **how)(sample.image)
+    normal = np.nan_to_num((sample.image - 300.0) / np.float32(200.0), nan=0.0)
+    with torch.no_grad():
+        expected = model(torch.from_numpy(normal).permute(2, 0, 1)[None])[0].argmax(0).numpy()
+    empty = np.isnan(sample.image).any(2)
+    assert (result.mask[~empty] == expected[~empty]).mean() > 0.999
+    assert (result.mask[empty] == 255).all()
+    with pytest.raises(ValueError, match="bands=4"):
+        cacseg.Predictor(model, **how)
+    ours = cacseg.create_model("fcn", 2, backbone="test_resnet", head_channels=8, bands=4)
+    with pytest.raises(ValueError, match="bands=3"):
+        cacseg.Predictor(ours, bands=3, device="cpu")
+
+
+@pytest.mark.slow
+def test_a_converted_model_of_bands_exports(folders, tmp_path):
+    pytest.importorskip("onnxruntime")
+    sample = open_data("folder", folders / "geo", "val", bands=4).read(0)
+    how = {"mean": [300.0] * 4, "std": [200.0] * 4, "bands": 4, "class_names": ["field", "roof"]}
+    model = converted()
+    cacseg.export(model, tmp_path / "model.onnx", **how)
+    ours = cacseg.Predictor(model, device="cpu", **how)(sample.image).mask
+    assert (cacseg.Predictor(tmp_path / "model.onnx")(sample.image).mask == ours).mean() > 0.999
+    with pytest.raises(ValueError, match="3 bands; got 4"):
+        cacseg.export(model, tmp_path / "other.onnx", **{**how, "bands": 3})
+
+
+@pytest.mark.slow
+def test_int8_is_calibrated_on_images_with_gaps(trained, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    file = tmp_path / "model.onnx"
+    options = ["--precision", "int8", "--accept"]
+    assert run("export", trained / "geo", "-o", file, *options, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    assert file.stat().st_size > 0

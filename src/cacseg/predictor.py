@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from cacseg.runtime.backend import Answer, Backend, Scale
-from cacseg.runtime.bands import Pixels, as_picture, checked_bands, read_image, without_data
+from cacseg.runtime.bands import Pixels, as_picture, bands_of_array, read_image, without_data
 from cacseg.runtime.decode import MAX_PIXELS, max_bytes, upright
 from cacseg.runtime.files import read_file
 from cacseg.runtime.onnx_file import OnnxBackend
@@ -37,6 +37,7 @@ class Predictor:
     Args:
         model: what `cacseg.load` takes, a model, or the path of an exported .onnx, which needs no torch.
         mean, std, class_names, palette: of a model that does not know them; else its own ones.
+        bands: of images, where a model of another library takes no colours, in whose units mean and std are.
         scale: longest and shortest side that images are fitted into; "own" leaves them; None: as the model's run was
             validated, else "own".
         tile, overlap, tile_context: show large images in tiles of so many pixels a side, with one classifier from the
@@ -54,6 +55,7 @@ class Predictor:
         *,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        bands: int | None = None,
         class_names: Sequence[str] | None = None,
         palette: Sequence[Sequence[int]] | None = None,
         scale: Scale | str | None = None,
@@ -71,8 +73,8 @@ class Predictor:
         if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
-            if mean is not None or std is not None:
-                raise ValueError(f"{model} states its mean and std itself. Leave both out.")
+            if mean is not None or std is not None or bands is not None:
+                raise ValueError(f"{model} states its mean, std and bands itself. Leave all of them out.")
             self.backend = OnnxBackend(model, device, class_names=class_names, palette=palette)
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
@@ -97,6 +99,7 @@ class Predictor:
             model,
             mean=mean,
             std=std,
+            bands=bands,
             class_names=class_names,
             palette=palette,
             inference=inference or Inference(),
@@ -169,7 +172,7 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
         content, _ = read_file(Path(image).expanduser(), max_bytes(max_pixels, bands))
         return read_image(content, str(image), bands, max_pixels)
     if bands is not None:
-        return _as_bands(image, bands)
+        return bands_of_array(image, "the image", bands)
     if isinstance(image, Image.Image):
         return upright(image)
     if type(image).__module__.partition(".")[0] == "torch":
@@ -193,16 +196,6 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
         raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
     image = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
     return np.ascontiguousarray(image)
-
-
-def _as_bands(image: Any, bands: int) -> Pixels:
-    """Of a picture, an array [H, W], [H, W, bands] or [bands, H, W], or a tensor of such a shape."""
-    if type(image).__module__.partition(".")[0] == "torch":
-        image = image.detach().cpu().float().numpy()
-    values = np.asarray(image)
-    if values.ndim == 3 and values.shape[2] != bands and values.shape[0] == bands:
-        values = values.transpose(1, 2, 0)
-    return checked_bands(values, "the image", bands)
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:

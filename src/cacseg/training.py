@@ -12,18 +12,19 @@ from torch import distributed
 
 from cacseg._files import write_file
 from cacseg.data import SegmentationData
+from cacseg.data.bands import count_bands
 from cacseg.data.hold_out import hold_out
 from cacseg.data.label_map import IGNORE
 from cacseg.data.own_transform import OwnTransform
 from cacseg.data.python import PythonData, split_in_two
 from cacseg.engine._lightning import is_first_process
 from cacseg.engine.decisions import training_device
-from cacseg.engine.preflight import check_crop, check_data, check_foreground, check_model
+from cacseg.engine.preflight import check_channels, check_crop, check_data, check_foreground, check_model
 from cacseg.engine.train import Result
 from cacseg.engine.weights import load_weights
 from cacseg.models import SegmentationModel, load
 from cacseg.models.saved import LAST
-from cacseg.recipes.build import begin, fit, held_out
+from cacseg.recipes.build import LEFT_ALONE, begin, fit, held_out
 from cacseg.recipes.config import Config, ModelConfig, change, setting_names, validated
 from cacseg.recipes.files import CONFIG, read_config
 from cacseg.recipes.named import folder as folder_recipe
@@ -79,8 +80,9 @@ def train(
         train, validation: data of one of these kinds; a dict of splits, or a saved one, holds both.
 
             - a torch Dataset or a list, whose samples are pairs (image, mask) or dicts with both. Images are Pillow's,
-              or 8 bits [H, W, 3] or [3, H, W]; masks are Pillow's, or integers [H, W]. Do not resize or normalise them,
-              and return the same sample for the same index.
+              or 8 bits [H, W, 3] or [3, H, W]; of a model with bands numbers of any kind, [H, W, bands] or [bands, H,
+              W]; its mean and std are counted where it has none. Masks are Pillow's, or integers [H, W]. Do not resize
+              or normalise them, and return the same sample for the same index.
             - a Dataset of Hugging Face, or the folder that its save_to_disk wrote.
             - what `cacseg.data.open_data` returns.
         folder: the folder of this run.
@@ -104,8 +106,9 @@ def train(
             f"cacseg.train takes a model of cacseg.create_model or cacseg.load; got {type(model).__name__}. Others, "
             "those of cacseg.convert too, train in a loop of their own: losses = model.loss(images, labels)."
         )
-    if model.arguments["in_channels"] != 3:
-        raise ValueError(f"images have 3 channels; the model takes {model.arguments['in_channels']}.")
+    if model.bands is None and model.arguments["in_channels"] != 3:
+        count = model.arguments["in_channels"]
+        raise ValueError(f"images of colours have 3 channels; the model takes {count}. Create it with bands={count}.")
     folder, before = Path(folder), distributed.is_initialized()
 
     def tell(text: str) -> None:
@@ -131,7 +134,11 @@ def train(
         tell(held_out(config.data, train_data, validation_data))
     check_data(train_data, validation_data)
     check_model(model, train_data)
-    own = None if transform is None else OwnTransform(transform, config.data.crop, len(train_data.class_names))
+    check_channels(model, train_data)
+    config = _normalised(config, model, train_data, folder if resume else None, tell)
+    own = None
+    if transform is not None:
+        own = OwnTransform(transform, config.data.crop, len(train_data.class_names), model.bands)
     python = {"transform": "ours" if own is None else own.described}
     if resume and (folder / CONFIG).is_file():
         _check_resumed(folder, model, python)
@@ -166,8 +173,29 @@ def configure(
     described = {key: value for key, value in model.arguments.items() if key in ModelConfig.model_fields}
     values["model"] = {**described, "mean": model.mean, "std": model.std}
     data = {"name": PythonData.name, "crop": values["data"]["crop"], "val_share": val_share, "val_group": val_group}
+    data["bands"] = model.bands
     config = validated({**values, "data": data})
     return change(config, {**(OF_OUR_TRANSFORM if own else {}), **settings})
+
+
+def _normalised(
+    config: Config, model: SegmentationModel, data: SegmentationData, resumed: Path | None, tell: Callable[[str], None]
+) -> Config:
+    """With mean and deviation of each band, counted where the model has none of its own; a resumed run has them."""
+    if model.bands is None:
+        return config
+    if config.data.distort:
+        tell(LEFT_ALONE)
+    if any(model.mean) or set(model.std) != {1.0}:
+        return config
+    if resumed is not None and (resumed / CONFIG).is_file():
+        saved = read_config(resumed).model_arguments
+        mean, std = saved["mean"], saved["std"]
+    else:
+        mean, std = count_bands(data, tell)
+    model.mean, model.std = tuple(mean), tuple(std)
+    model.arguments |= {"mean": mean, "std": std}
+    return change(config, {"model.mean": mean, "model.std": std})
 
 
 def _as_data(data: Any, split: str, model: SegmentationModel, given: Mapping[str, Any]) -> SegmentationData:
@@ -185,7 +213,8 @@ def _as_data(data: Any, split: str, model: SegmentationModel, given: Mapping[str
     numbers = [str(number) for number in range(model.num_classes)]
     class_names = given["class_names"] or model.class_names or numbers
     palette = given["palette"] or (model.palette if model.class_names == class_names else None)
-    return PythonData(data, split, class_names, palette, ignored=given["ignored"], names=given["names"])
+    how: dict[str, Any] = {"ignored": given["ignored"], "names": given["names"], "bands": model.bands}
+    return PythonData(data, split, class_names, palette, **how)
 
 
 def _check_resumed(folder: Path, model: SegmentationModel, python: Mapping[str, str]) -> None:

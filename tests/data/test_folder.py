@@ -288,7 +288,7 @@ def test_arguments_that_do_not_belong(tmp_path):
         open_data("folder", tmp_path, "train", seed=1)
     with pytest.raises(ValueError, match=r"ignore_index belongs to 'folder'"):
         open_data("camvid", tmp_path, "train", ignore_index=11)
-    with pytest.raises(ValueError, match=r"takes neither root nor ignore_index"):
+    with pytest.raises(ValueError, match=r"takes neither root, ignore_index"):
         open_data("synthetic", tmp_path, "train")
 
 

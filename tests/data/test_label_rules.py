@@ -122,7 +122,25 @@ def test_shapes_to_be_ignored(ignored, tmp_path):
         tmp_path / "labelme/a.json",
         [{"label": name, "points": np.reshape(points, (-1, 2)).tolist()} for name, points in shapes],
     )
-    for name, split in (("coco", "train"), ("labelme", "all")):
+    trees.write(tmp_path / "yolo/images/train/a.png", trees.image(0))
+    height, width = trees.SIZE
+    for value, points in enumerate(one for _, one in shapes):
+        numbers = " ".join(f"{x:.8f}" for x in (np.reshape(points, (-1, 2)) / (width, height)).ravel())
+        with (tmp_path / "yolo/lines").open("a") as lines:
+            lines.write(f"{value} {numbers}\n")
+    trees.write_text(tmp_path / "yolo/labels/train/a.txt", (tmp_path / "yolo/lines").read_text())
+    trees.write_text(tmp_path / "yolo/data.yaml", f"path: .\ntrain: images/train\nnames: [road, {ignored}]\n")
+    trees.write(tmp_path / "label_studio/images/a.png", trees.image(0))
+    results = []
+    for label, box in (("road", (0, 9, 0, 9)), (ignored, (2, 5, 2, 4))):
+        mask = np.zeros(trees.SIZE, np.uint8)
+        mask[box[0] : box[1], box[2] : box[3]] = 255
+        trees.write(tmp_path / f"label_studio/masks/task-1-annotation-2-by-1-tag-{label}-0.png", mask)
+        region = {"format": "rle", "rle": [0], "brushlabels": [label]}
+        results.append({"from_name": "tag", "to_name": "image", "type": "brushlabels", "value": region})
+    task = {"id": 1, "file_upload": "a.png", "data": {"image": "a.png"}, "annotations": [{"id": 2, "result": results}]}
+    trees.write_text(tmp_path / "label_studio/project.json", json.dumps([task]))
+    for name, split in (("coco", "train"), ("labelme", "all"), ("yolo", "train"), ("label_studio", "all")):
         data = open_data(name, tmp_path / name, split)
         assert data.class_names == ("background", "road")
         labels = data.read(0).labels

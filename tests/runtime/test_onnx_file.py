@@ -176,7 +176,7 @@ def test_names_and_colours_may_be_given_and_statistics_not(tmp_path):
     with pytest.raises(ValueError, match=r"3 class names.*got 2"):
         cacseg.Predictor(path, class_names=["a", "b"])
     for given in ({"mean": [0.5] * 3}, {"std": [0.5] * 3}):
-        with pytest.raises(ValueError, match="mean and std"):
+        with pytest.raises(ValueError, match="mean, std"):
             cacseg.Predictor(path, **given)
 
 

@@ -25,6 +25,7 @@ WRAPPERS = (
     "ScriptModule",
     "GraphModule",
 )
+MOST_BANDS = 16  # a first convolution with more channels reads features, not images
 
 
 def wrapper_of(module: nn.Module) -> str | None:
@@ -247,14 +248,16 @@ def run_once(model: nn.Module, example: Tensor | None) -> Any:
     if example is not None:
         return model(example)
     weight = next((one for one in model.parameters() if one.is_floating_point()), torch.zeros(()))
-    noise = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    first = next((one for one in model.modules() if isinstance(one, nn.Conv2d)), None)
+    channels = first.in_channels if first is not None and first.in_channels <= MOST_BANDS else 3
+    noise = torch.randn(1, channels, 64, 64, generator=torch.Generator().manual_seed(0))
     try:
         return model(noise.to(device=weight.device, dtype=weight.dtype))
     except Exception as error:
         raise ValueError(
-            f"the seam is found by running the model once, and {type(model).__name__} does not run on a [1, 3, 64, 64] "
-            f"image: {type(error).__name__}: {error}. Pass images that it takes, convert(model, example=images), or "
-            "the name of the convolution, convert(model, seam=...)."
+            f"the seam is found by running the model once, and {type(model).__name__} does not run on images "
+            f"{tuple(noise.shape)}: {type(error).__name__}: {error}. Pass images that it takes, convert(model, "
+            "example=images), or the name of the convolution, convert(model, seam=...)."
         ) from error
 
 

@@ -57,7 +57,8 @@ def convert(
         seam: the name of the layer to replace, such as "decode_head.conv_seg". By default the known one of the
             architecture; in other models the last 1x1 convolution before the output, found by running the model once,
             and logged.
-        example: images for that run; by default random ones, [1, 3, 64, 64].
+        example: images for that run; by default random ones, 64x64, with the channels of the first
+            convolution.
         saved: a folder, or a name on the Hugging Face Hub, that `save_pretrained` or `push_to_hub` of a converted
             model wrote; pass the `model` that the library's own `from_pretrained` returns. Seam, arguments and
             projectors come from there; loss and auxiliary arguments can be overridden.

@@ -100,10 +100,7 @@ class Predictor:
             networks = networks_with_moves(self.model, lambda *found: moved.append(found[-1]))
             scores = predict_each(networks, batch, size, self.inference)
             found = (_answer(one[0], (height, width)) for one in scores)
-            answers = {
-                name: one._replace(mask=without_data(one.mask, image))
-                for name, one in zip(self.outputs, found, strict=True)
-            }
+            answers = {name: _leave_gaps(one, image, shown) for name, one in zip(self.outputs, found, strict=True)}
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -120,6 +117,12 @@ def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:
     maps = [to_integers(torch.cat(found).cpu().numpy()) for found in zip(*strips, strict=True)]
     mask = shown if shown.shape == size else _enlarge(scores, np.unique(shown), size)
     return Answer(mask, np.stack([shown, *maps]))
+
+
+def _leave_gaps(answer: Answer, image: Pixels, shown: Pixels) -> Answer:
+    """255 in place of a class where the image has no data."""
+    answer.layers[0] = without_data(answer.layers[0], shown)
+    return answer._replace(mask=without_data(answer.mask, image))
 
 
 def _enlarge(scores: Tensor, classes: npt.NDArray[np.uint8], size: tuple[int, int]) -> Bytes:

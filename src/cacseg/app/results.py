@@ -46,7 +46,7 @@ class Results:
             "shown": [prediction.shown.shape[1], prediction.shown.shape[0]],
             "outputs": list(masks),
             "shares": {
-                output: (np.bincount(mask.ravel(), minlength=count) / mask.size).tolist()
+                output: (np.bincount(mask.ravel(), minlength=count)[:count] / mask.size).tolist()
                 for output, mask in masks.items()
             },
             "changed": float((masks["plain"] != masks["context"]).mean()) if "context" in masks else None,

@@ -33,7 +33,10 @@ def export(
         bool, typer.Option("--plain", help="The fixed classifier instead of the context-aware one.")
     ] = False,
     normalise: Annotated[
-        bool, typer.Option(help="Images are uint8 pixels, normalised within the file; else float32, by the caller.")
+        bool,
+        typer.Option(
+            help="Images are uint8 pixels, or bands in their own units, normalised within the file; else by the caller."
+        ),
     ] = True,
     precision: Annotated[str, typer.Option(help="fp32, fp16, or int8 (of ONNX alone).")] = "fp32",
     calibrate: Annotated[
@@ -150,7 +153,7 @@ def _tell(written: Exported, file_format: str) -> None:
     from cacseg.engine.export.formats import OPSET
 
     described, kind = written.described, f"ONNX, opset {OPSET}" if file_format == "onnx" else file_format
-    images = "uint8 pixels" if described.bands is None else f"{described.bands} bands, float32"
+    images = "uint8 pixels" if described.bands is None else f"images of {described.bands} band(s), float32"
     images = images if described.normalises else "float32, normalised"
     say(
         f"wrote {written.path} ({kind}, {described.precision}, {written.path.stat().st_size / 2**20:.1f} MiB) in "

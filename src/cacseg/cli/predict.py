@@ -121,6 +121,7 @@ def predict(
     polygons = None if target == "png" else target
     save = SaveOptions(overlays, confidence, entropy, opacity, bits, polygons, simplify, coordinates)  # type: ignore[arg-type]
     chosen: dict[str, Any] = {}
+    colours = False  # of an .onnx unknown until it is loaded
     if Path(model).suffix == ".onnx":
         if slide or stride or multi_scale or flip or tile:
             raise ValueError("an .onnx file has its own windows. Leave out --slide, --tile, --flip and so on.")
@@ -128,16 +129,17 @@ def predict(
     else:
         from cacseg.engine.device import choose_local_device
         from cacseg.models.saved import find_weights
-        from cacseg.recipes.protocol import data_of_run
+        from cacseg.recipes.protocol import bands_of, data_of_run
 
         weights, device = find_weights(model), str(choose_local_device(device))
+        colours = bands_of(weights) is None
         windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep)
         chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
     most = options.pixels(max_pixels)
     frames = open_stream(paths, output, carry, plain, save, worker, most)
-    found = find_images(paths, output) if frames is None else []
+    found = find_images(paths, output, colours=colours) if frames is None else []
     if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
         raise ValueError(
             f"--format {target} is of images decoded whole, which TIFF files by --tile are not. Use --format geojson."

@@ -11,13 +11,19 @@ from PIL import Image
 
 from cacseg._checks import first_few
 from cacseg.data.label_map import IGNORE
+from cacseg.runtime.bands import Pixels, bands_of_array
 from cacseg.runtime.decode import upright
 
 NORMALISED = "The model normalises its images: leave Normalize and conversions to float out."
 
 
-def image_array(value: Any, where: str) -> npt.NDArray[np.uint8]:
-    """Red, green, blue, [H, W, 3], of a picture of Pillow's, or of whole numbers 0 to 255 as [H, W, 3] or [3, H, W]."""
+def image_array(value: Any, where: str, bands: int | None = None) -> Pixels:
+    """Red, green, blue, [H, W, 3], of a picture of Pillow's, or of whole numbers 0 to 255 as [H, W, 3] or [3, H, W].
+
+    With `bands` float32 [H, W, bands], of numbers of any kind.
+    """
+    if bands is not None:
+        return bands_of_array(value, f"the image of {where}", bands)
     if isinstance(value, Image.Image):
         return upright(value)
     array, kind = _as_array(value, "an image", where)

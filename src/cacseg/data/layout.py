@@ -47,6 +47,7 @@ class Pair(NamedTuple):
     image: str
     labels: str
     row: int = 0  # where one file holds the labels of many images
+    others: tuple[str, ...] = ()  # files of labels by further annotators
 
 
 class Listing(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,10 +17,14 @@ from cacseg.data.formats.labelme import LABELME
 from cacseg.data.formats.masks import ROBOFLOW_MASKS, VOC
 from cacseg.data.formats.yolo import YOLO
 from cacseg.data.label_map import IGNORE, LabelMap, identity_map
-from cacseg.data.layout import Found, Layout, Rules, join, list_files, match, name_splits
+from cacseg.data.layout import Found, Layout, Listing, Rules, join, list_files, match, name_splits
 from cacseg.data.reading import read_text
 from cacseg.runtime.decode import IMAGE_SUFFIXES, MAX_PIXELS, TooLargeError, check_size
 from cacseg.runtime.files import Files
+from cacseg.runtime.inputs import without_arrays
+
+# Folders of labels beside labels/, each of another annotator.
+ANNOTATORS = tuple(f"labels.{number}" for number in range(2, 10))
 
 # Raw 'stuffthingmaps' values (category id - 1) that COCO-Stuff never uses: 182 ids, 171 classes.
 COCO_UNUSED = (11, 25, 28, 29, 44, 65, 67, 68, 70, 82, 90)
@@ -135,8 +140,28 @@ def _find_folder(files: Files, top: str, split: str, classes: ClassList, rules: 
     ignored = IGNORE if rules.ignore_index is None else rules.ignore_index
     label_map = identity_map(len(classes.names), ignored, colours, classes.ignored_colours)
     images = list_files(files, join(top, "images", split), IMAGE_SUFFIXES)
+    if rules.bands is None:
+        pictures = set(without_arrays([path for _, path in images]))
+        images = [one for one in images if one[1] in pictures]
     labels = list_files(files, join(top, "labels", split), LABEL_SUFFIXES)
-    return Found(match(files, images, labels), label_map)
+    more = [dict(list_files(files, join(top, folder, split), LABEL_SUFFIXES)) for folder in ANNOTATORS]
+    return Found(with_annotators(match(files, images, labels), more), label_map)
+
+
+def with_annotators(listing: Listing, more: Sequence[Mapping[str, str]]) -> Listing:
+    """With the files of further annotators, by key, of pairs that have labels; others have no image, or no first."""
+    pairs = tuple(
+        pair._replace(others=tuple(labels[pair.name] for labels in more if pair.name in labels))
+        for pair in listing.pairs
+    )
+    known = {pair.name for pair in pairs}
+    alone = [path for labels in more for key, path in labels.items() if key not in known]
+    several = sum(bool(pair.others) for pair in pairs)
+    words = (
+        f"{several} images have labels of several annotators: one is drawn for each crop, the rest is of most of them."
+    )
+    notes = (*listing.notes, words) if several else listing.notes
+    return listing._replace(pairs=pairs, unpaired_labels=(*listing.unpaired_labels, *alone), notes=notes)
 
 
 def _own_classes(files: Files, top: str) -> ClassList:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from cacseg._checks import first_few
 from cacseg.data.class_list import ClassList, of_names, with_uncovered
@@ -27,9 +28,18 @@ from cacseg.data.layout import (
     Uncovered,
 )
 from cacseg.data.layouts import LAYOUTS, OWN
-from cacseg.data.sample import FaultyDataError, Part, Pixels, Sample, SegmentationData, check_one_size
+from cacseg.data.sample import (
+    FaultyDataError,
+    Part,
+    Pixels,
+    Sample,
+    SegmentationData,
+    check_one_size,
+    ignoring_gaps,
+    majority,
+)
 from cacseg.data.synthetic import SyntheticData
-from cacseg.runtime.bands import no_data, read_image
+from cacseg.runtime.bands import read_image
 from cacseg.runtime.colours import Colour, background_index
 from cacseg.runtime.decode import IMAGE_SUFFIXES, MAX_PIXELS, max_bytes
 from cacseg.runtime.files import Files, open_files
@@ -65,17 +75,36 @@ class FileData:
     def image_name(self, index: int) -> str:
         return self.pairs[index].name
 
+    @property
+    def has_annotators(self) -> bool:
+        """Whether some images have labels of several annotators."""
+        return any(pair.others for pair in self.pairs)
+
     def read(self, index: int) -> Sample:
+        """A sample; of several annotators' labels the class that most of them chose, ignored where none has most."""
+        return self._read(index, None)
+
+    def read_drawn(self, index: int, number: float) -> Sample:
+        """A sample with the labels of one annotator, drawn by a number in [0, 1)."""
+        return self._read(index, number)
+
+    def _read(self, index: int, number: float | None) -> Sample:
         pair = self.pairs[index]
-        where_image, where_labels = self.files.where(pair.image), self.files.where(pair.labels)
+        where_image = self.files.where(pair.image)
         image = self.read_image(pair.image)
         if self.draw is not None:
             labels = self.draw(self.files, pair, (image.shape[0], image.shape[1]))
         else:
-            labels = self.label_map(self.read_labels(pair.labels), where_labels)
-            check_one_size(image, labels, where_image, where_labels)
-        empty = no_data(image)
-        return Sample(image, labels if empty is None else np.where(empty, np.uint8(self.ignore_index), labels))
+            paths = [pair.labels, *pair.others]
+            chosen = paths if number is None else [paths[int(number * len(paths))]]
+            labels = majority([self._labels(path, image, where_image) for path in chosen], self.ignore_index)
+        return ignoring_gaps(image, labels, self.ignore_index)
+
+    def _labels(self, path: str, image: Pixels, where_image: str) -> npt.NDArray[np.uint8]:
+        where = self.files.where(path)
+        labels = self.label_map(self.read_labels(path), where)
+        check_one_size(image, labels, where_image, where)
+        return labels
 
     def read_image(self, path: str) -> Pixels:
         content = self.files.read(path, max_bytes(self.max_pixels, self.bands))
@@ -89,7 +118,7 @@ class FileData:
     def stamp(self, index: int) -> dict[str, str]:
         """Size and time of the files of a pair, by which a later change is noticed."""
         pair = self.pairs[index]
-        stamps = [self.files.stamp(path) for path in (pair.image, pair.labels) if path]
+        stamps = [self.files.stamp(path) for path in (pair.image, pair.labels, *pair.others) if path]
         return {key: "+".join(one[key] for one in stamps) for key in stamps[0]}
 
 

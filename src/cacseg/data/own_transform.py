@@ -29,15 +29,18 @@ class OwnTransform:
         transform(Image [3, H, W], Mask [H, W])        tv_tensors, where its class is of torchvision.transforms.v2
         transform(image, mask)                         else; arrays [H, W, 3] and [H, W], uint8
 
-    and give both again, 8 bits, of one size, that of `crop` or smaller: then they are padded at the right and below.
+    and give both again, 8 bits (or bands in their own units), of one size, that of `crop` or smaller: then they are
+    padded at the right and below.
     In masks 255 is ignored. The generators of Python, numpy and torch are seeded for each call and set back after
     it, and Albumentations' own is seeded.
     """
 
-    def __init__(self, transform: Callable[..., Any], crop: tuple[int, int], classes: int) -> None:
+    def __init__(
+        self, transform: Callable[..., Any], crop: tuple[int, int], classes: int, bands: int | None = None
+    ) -> None:
         if not callable(transform):
             raise TypeError(f"a transform is called with an image and its mask; got {type(transform).__name__}.")
-        self.transform, self.crop, self.classes = transform, crop, classes
+        self.transform, self.crop, self.classes, self.bands = transform, crop, classes, bands
         self.library = _library(transform)
 
     @property
@@ -51,7 +54,8 @@ class OwnTransform:
         seeds = [int(number * 2**32) for number in numbers[:3]]
         with seeded(*seeds):
             image, mask = pair_of(self._transformed(sample, seeds[0]), where)
-        pixels, labels = image_array(image, where), labels_of(mask_array(mask, where), self.classes, IGNORE, where)
+        pixels = image_array(image, where, self.bands)
+        labels = labels_of(mask_array(mask, where), self.classes, IGNORE, where)
         height, width = labels.shape
         if pixels.shape[:2] != (height, width):
             raise ValueError(

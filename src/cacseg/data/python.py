@@ -13,7 +13,7 @@ from cacseg._checks import first_few
 from cacseg.data.arrays import image_array, labels_of, mask_array
 from cacseg.data.label_map import IGNORE
 from cacseg.data.layout import name_splits
-from cacseg.data.sample import Sample, check_one_size
+from cacseg.data.sample import Sample, check_one_size, ignoring_gaps
 from cacseg.runtime.colours import MAX_CLASSES, Colour, distinct_colours
 
 # Of a sample that is a dict, and of the columns of Hugging Face; the first that is there.
@@ -31,6 +31,7 @@ class PythonData:
         split: "train" or "val".
         class_names, palette: of the classes 0 to n - 1.
         ignored: the number that marks ignored pixels in the masks, which no class has; in samples it is 255.
+        bands: of images, in units of their own, which are arrays [H, W, bands] or [bands, H, W]; None: 8-bit colours.
         names: of the images; None is their places.
     """
 
@@ -46,6 +47,7 @@ class PythonData:
         *,
         ignored: int = IGNORE,
         names: Sequence[str] | None = None,
+        bands: int | None = None,
     ) -> None:
         if isinstance(samples, IterableDataset) or not isinstance(samples, Sized):
             raise TypeError(
@@ -53,7 +55,7 @@ class PythonData:
                 "save them to files first, or hold them in a list of (image, mask)."
             )
         self.samples = _needed_columns(samples)
-        self.split, self.names = split, names
+        self.split, self.names, self.bands = split, names, bands
         self.class_names = tuple(class_names)
         count = len(self.class_names)
         self.palette = distinct_colours(count) if palette is None else [_colour(one) for one in palette]
@@ -81,10 +83,10 @@ class PythonData:
         where = f"{self.split}[{index}]"
         with _READING:
             image, mask = pair_of(self.samples[index], where)
-        pixels = image_array(image, where)
+        pixels = image_array(image, where, self.bands)
         labels = labels_of(mask_array(mask, where), len(self.class_names), self.ignored, where)
         check_one_size(pixels, labels, where, "its mask")
-        return Sample(pixels, labels)
+        return ignoring_gaps(pixels, labels, self.ignore_index)
 
 
 def pair_of(sample: Any, where: str) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg.runtime.bands import Pixels as Pixels
-from cacseg.runtime.bands import as_picture
+from cacseg.runtime.bands import as_picture, no_data
 from cacseg.runtime.colours import Colour, Picture
 
 
@@ -23,6 +23,29 @@ class Sample(NamedTuple):
     def picture(self) -> Picture:
         """The image, to look at."""
         return as_picture(self.image)
+
+
+def ignoring_gaps(image: Pixels, labels: npt.NDArray[np.uint8], ignore_index: int) -> Sample:
+    """A sample whose labels are ignored where its image has no data."""
+    empty = no_data(image)
+    return Sample(image, labels if empty is None else np.where(empty, np.uint8(ignore_index), labels))
+
+
+def majority(labels: Sequence[npt.NDArray[np.uint8]], ignore_index: int) -> npt.NDArray[np.uint8]:
+    """The class that most annotators gave a pixel, ignored where two have as many; who ignores it gives none."""
+    if len(labels) == 1:
+        return labels[0]
+    votes = [
+        sum(((one == other) & (one != ignore_index)).astype(np.uint8) for other in labels) for one in labels
+    ]  # for what each of them gave
+    most = np.max(votes, axis=0)
+    found = np.full_like(labels[0], ignore_index)
+    tied = np.zeros(found.shape, bool)
+    for one, count in zip(labels, votes, strict=True):
+        leads = (count == most) & (most > 0)
+        tied |= leads & (found != ignore_index) & (found != one)
+        found = np.where(leads, one, found)
+    return np.where(tied, np.uint8(ignore_index), found)
 
 
 class FaultyDataError(OSError, ValueError):
@@ -57,6 +80,16 @@ class SegmentationData(Protocol):
     def read(self, index: int) -> Sample: ...
 
 
+@runtime_checkable
+class AnnotatedData(SegmentationData, Protocol):
+    """Data whose images may have labels of several annotators."""
+
+    @property
+    def has_annotators(self) -> bool: ...
+
+    def read_drawn(self, index: int, number: float) -> Sample: ...
+
+
 class Part:
     """Some images of a split, by their places in it."""
 
@@ -71,14 +104,32 @@ class Part:
     def image_name(self, index: int) -> str:
         return self.data.image_name(self.places[index])
 
+    @property
+    def has_annotators(self) -> bool:
+        return has_annotators(self.data)
+
     def read(self, index: int) -> Sample:
         return self.data.read(self.places[index])
 
+    def read_drawn(self, index: int, number: float) -> Sample:
+        data, place = self.data, self.places[index]
+        return data.read_drawn(place, number) if isinstance(data, AnnotatedData) else data.read(place)
 
-def read_sample(data: SegmentationData, index: int) -> Sample:
-    """A sample whose labels have the size of their image and hold classes or the ignore index, or an error."""
+
+def has_annotators(data: SegmentationData) -> bool:
+    return isinstance(data, AnnotatedData) and data.has_annotators
+
+
+def read_sample(data: SegmentationData, index: int, number: float | None = None) -> Sample:
+    """A sample whose labels have the size of their image and hold classes or the ignore index, or an error.
+
+    With a number in [0, 1) its labels are those of one annotator, where there are several.
+    """
     try:
-        sample = data.read(index)
+        if number is not None and isinstance(data, AnnotatedData):
+            sample = data.read_drawn(index, number)
+        else:
+            sample = data.read(index)
     except (OSError, ValueError) as error:
         raise FaultyDataError(str(error)) from error
     labels, count = sample.labels, len(data.class_names)

@@ -35,6 +35,7 @@ LOOKED_AT = 64  # rows and columns of a window, at most, whose labels tell how l
 NUMBERS = 32
 RATIO, CORNERS, FLIP = 0, slice(1, 1 + 2 * TRIES), 21
 COINS, AMOUNTS, HUE, CONTRAST_FIRST = slice(22, 26), slice(26, 29), 29, 30
+ANNOTATOR = 31  # whose labels are read, where there are several
 Numbers = npt.NDArray[np.float64]
 
 

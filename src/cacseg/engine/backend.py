@@ -29,7 +29,8 @@ class TorchBackend:
     Args:
         model: ours, or any module from normalised images to logits (a tensor, a dict with "out", or an output with
             `.logits`), such as `cacseg.convert` returns; then `mean` and `std` must be given.
-        mean, std: what pixels in [0, 1] are normalised with; None is the model's own.
+        mean, std: what pixels in [0, 1], or bands in their own units, are normalised with; None is the model's own.
+        bands: of images, where a model of another library takes no red, green and blue.
         class_names, palette: None are the model's own.
         device: "auto", "cpu", "cuda", ...
         precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
@@ -43,6 +44,7 @@ class TorchBackend:
         *,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
+        bands: int | None = None,
         class_names: Sequence[str] | None = None,
         palette: Sequence[Sequence[int]] | None = None,
         inference: Inference = Inference(),  # noqa: B008 (frozen)
@@ -64,11 +66,16 @@ class TorchBackend:
         self.mean, self.std = tuple(mean or ()), tuple(std or ())
         if inference.tiling is not None and not isinstance(model, SegmentationModel):
             raise ValueError(f"tiles need a model of cacseg.create_model; got {type(model).__name__}.")
-        self.bands = model.bands if isinstance(model, SegmentationModel) else None
-        if self.bands is None and (len(self.mean) != 3 or len(self.std) != 3):
+        self.bands = model.bands if isinstance(model, SegmentationModel) else bands
+        if isinstance(model, SegmentationModel) and bands not in (None, model.bands):
+            raise ValueError(f"the model says itself what images it takes (bands={model.bands}); got bands={bands}.")
+        channels = 3 if self.bands is None else self.bands
+        if len(self.mean) != channels or len(self.std) != channels:
+            read = "as red, green and blue" if self.bands is None else f"with {channels} band(s)"
             raise ValueError(
-                f"images are read as red, green and blue; the model takes {len(self.mean)} channel(s) (mean "
-                f"{self.mean}, std {self.std})."
+                f"images are read {read}; the model takes {len(self.mean)} channel(s) (mean {self.mean}, std "
+                f"{self.std}). For images of other channels pass bands={len(self.mean)}, to create_model or, with a "
+                "model of another library, to Predictor."
             )
         if isinstance(model, SegmentationModel):
             count = model.num_classes

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 
 from cacseg.data import SegmentationData
+from cacseg.data.sample import has_annotators
 from cacseg.engine.device import autocast
 from cacseg.engine.options import TrainingOptions
 from cacseg.engine.resident import SHARE_OF_MEMORY, estimate_bytes
@@ -26,6 +27,8 @@ def training_device(training: TrainingOptions) -> torch.device:
 
 def decide_resident(splits: Sequence[SegmentationData], device: torch.device) -> tuple[bool, str]:
     """Whether images should be kept on the device, and why; the same in every process of a run."""
+    if any(map(has_annotators, splits)):
+        return False, "images are read by workers: some have labels of several annotators (data.resident)"
     if device.type != "cuda":
         return False, "images are read by workers: there is no CUDA device to keep them on (data.resident)"
     needed, room = sum(map(estimate_bytes, splits)), torch.cuda.get_device_properties(device).total_memory

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from cacseg.data import SegmentationData, TrainTransform
-from cacseg.data.sample import Pixels
+from cacseg.data.sample import Pixels, has_annotators
 from cacseg.data.transforms import start_worker
 from cacseg.engine.device import available_cores
 from cacseg.engine.options import TrainingOptions
@@ -71,6 +71,11 @@ class Loaders(LightningDataModule):
         """Brings the images to the device, where that is wanted."""
         if not self.resident or self.split is not None:
             return
+        if has_annotators(self.train):
+            raise ValueError(
+                "images whose labels are of several annotators are read by workers, which draw one of them for each "
+                "crop. Set data.resident=false."
+            )
         device = self._trainer().strategy.root_device
         self.split = load_split(self.train, device)
         for name in self.validated:

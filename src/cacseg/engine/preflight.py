@@ -114,6 +114,20 @@ def check_model(model: SegmentationModel, data: SegmentationData) -> None:
         )
 
 
+def check_channels(model: SegmentationModel, data: SegmentationData) -> None:
+    """The first image is of bytes, red, green and blue, or has the bands that the model takes."""
+    image = read_sample(data, 0).image
+    found = None if image.dtype == "uint8" else image.shape[2]
+    if found != model.bands:
+        images, takes = (
+            "red, green and blue bytes" if one is None else f"{one} band(s)" for one in (found, model.bands)
+        )
+        raise ValueError(
+            f"the model takes images of {takes}; those of {data.name} are {images}. Create the model with "
+            f"bands={found}, or open the data with bands={model.bands}."
+        )
+
+
 def check_crop(
     crop: tuple[int, int], scale: tuple[int, int] | None, ratios: tuple[float, float], data: SegmentationData
 ) -> None:

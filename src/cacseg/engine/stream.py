@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from cacseg.data import Sample, SegmentationData
-from cacseg.data.sample import Pixels, read_sample
-from cacseg.data.transforms import NUMBERS, Crop, Numbers
+from cacseg.data.sample import Pixels, has_annotators, read_sample
+from cacseg.data.transforms import ANNOTATOR, NUMBERS, Crop, Numbers
 
 # Two independent generators of one seed.
 _ORDER, _TRANSFORM = 0, 1
@@ -92,10 +92,12 @@ class TrainStream(Dataset[Crop]):
         self.transform = transform
         self.seed = seed
         self.order = Order(seed, len(data), weights)
+        self.draws_annotator = has_annotators(data)
 
     def __getitem__(self, position: int) -> Crop:
-        sample = read_sample(self.data, self.order(position))
-        return self.transform(sample, numbers_at(self.seed, position)[0])
+        numbers = numbers_at(self.seed, position)[0]
+        sample = read_sample(self.data, self.order(position), numbers[ANNOTATOR] if self.draws_annotator else None)
+        return self.transform(sample, numbers)
 
 
 class ValidationPictures(Dataset[Picture]):

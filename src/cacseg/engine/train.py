@@ -169,26 +169,26 @@ def train(
         try:
             trainer.fit(task, datamodule=loaders, ckpt_path=last if first_step else None, weights_only=True)
         except (RuntimeError, MemoryError) as error:
-            if (words := explain_reader(error)) is None:
+            words = explain_reader(error) or (explain_rank(error) if trainer.world_size > 1 else None)
+            if words is None:
                 raise
             then = f"continue with: cacseg train --resume -o {folder}" if last.exists() else "start the run again"
-            raise OSError(f"{words}; then {then}") from error
+            raise OSError(f"{words}; {then}") from error
         except (ValueError, OSError) as error:
             text, name = str(error), type(error).__name__
             if not text.startswith("Caught "):
                 raise
             # Of a loader's worker, whose traceback is left out of the message.
             raise type(error)(text.rpartition(f"{name}: ")[2].strip() or text) from error
-        except RuntimeError as error:
-            if trainer.world_size == 1 or not LOST.search(str(error)):
-                raise
-            said = " ".join(str(error).split())[:160]
-            raise ConnectionError(
-                f"another process of this run was lost ({said}). Was it killed, or out of memory? "
-                "Continue from the last checkpoint, on as many devices or fewer: "
-                f"cacseg train --resume -o {folder}"
-            ) from error
     return Result(trainer.global_step, checkpoints.best, checkpoints.best_step)
+
+
+def explain_rank(error: BaseException) -> str | None:
+    """That another process of the run was lost; None of any other error."""
+    if not LOST.search(str(error)):
+        return None
+    said = " ".join(str(error).split())[:160]
+    return f"another process of this run was lost ({said}). Was it killed, or out of memory? Fewer devices can go on"
 
 
 def explain_reader(error: BaseException) -> str | None:

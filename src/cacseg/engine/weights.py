@@ -7,6 +7,7 @@ from typing import Any
 
 from cacseg.designs import DESIGNS
 from cacseg.models import SegmentationModel
+from cacseg.models.backbones import adapted_inputs
 from cacseg.models.saved import read_model_file
 from cacseg.presets import fill_preset
 
@@ -17,7 +18,8 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
     """Loads the tensors of a saved model into another of the same kind, in place; returns the names it left alone.
 
     Both must have the same number of classes, unless `reset_classifier`: then classifiers, the auxiliary's too, keep
-    their initial values where the file has none that fit. Any other mismatch is an error, and nothing is loaded.
+    their initial values where the file has none that fit. The first layer of a model of colours is adapted to other
+    channels. Any other mismatch is an error, and nothing is loaded.
     """
     file, arguments = read_model_file(path)
     count = arguments["num_classes"]
@@ -27,7 +29,9 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             "model.reset_classifier=true to keep everything but the classifiers."
         )
     ours = model.state_dict()
-    fits = {name for name, tensor in file.tensors.items() if name in ours and ours[name].shape == tensor.shape}
+    inputs = {name: name for name in ours if name.startswith("backbone.") and name in file.tensors}
+    tensors = {**file.tensors, **adapted_inputs(file.tensors, ours, inputs)}
+    fits = {name for name, tensor in tensors.items() if name in ours and ours[name].shape == tensor.shape}
     if count != model.num_classes:  # rows of other classes mean nothing here, whatever their number
         fits = {name for name in fits if not name.startswith(CLASSIFIERS) or "projector" in name}
     if designs := _different_designs(arguments, model.arguments):
@@ -47,7 +51,7 @@ def load_weights(model: SegmentationModel, path: str | Path, *, reset_classifier
             f"{model.arguments['classifier']} {model.arguments['name']}: {len(wrong)} of {len(ours)} tensors are "
             f"missing or of another shape ({', '.join(wrong[:3])}). Nothing was loaded."
         )
-    model.load_state_dict({name: file.tensors[name] for name in ours if name in fits}, strict=False)
+    model.load_state_dict({name: tensors[name] for name in ours if name in fits}, strict=False)
     return left
 
 

@@ -263,7 +263,7 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
     # timm's feature extractors flatten names, `stages.0.` becoming `stages_0.`: both are one name here.
     by_name = {name.replace("_", "."): name for name in given}
     matches = {name: by_name[key] for name in ours if (key := name.replace("_", ".")) in by_name}
-    given = {**given, **_adapted_inputs(given, ours, matches)}
+    given = {**given, **adapted_inputs(given, ours, matches)}
 
     # But for output normalisations, which only the pyramid has, and a counter that nothing reads.
     needed = [name for name in ours if not name.startswith("norms.") and not name.endswith("num_batches_tracked")]
@@ -289,7 +289,7 @@ def load_backbone_weights(backbone: Backbone, file: TensorFile, source: str = "t
         warnings.warn(f"{source}: {what}.", stacklevel=2)
 
 
-def _adapted_inputs(
+def adapted_inputs(
     given: Mapping[str, Tensor], ours: Mapping[str, Tensor], matches: Mapping[str, str]
 ) -> dict[str, Tensor]:
     """Kernels of red, green and blue for images of other channels, as timm has it: repeated, or summed for one."""

@@ -33,8 +33,10 @@ from cacseg.models.zoo import find_architecture
 from cacseg.presets import or_default
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, change, suggest
 from cacseg.recipes.files import CONFIG, SavedConfig, differences, keep_decisions, read_config, write_config
-from cacseg.recipes.protocol import of_python, open_split
+from cacseg.recipes.protocol import bands_of, of_python, open_split
 from cacseg.variants import VARIANTS, Variant
+
+LEFT_ALONE = "brightness, contrast, saturation and hue are left alone: images have bands (data.distort)"
 
 
 def run(
@@ -211,16 +213,19 @@ def describe(config: ModelConfig, model: SegmentationModel) -> str:
 
 
 def with_bands(config: Config, data: SegmentationData, report: Callable[[str], None]) -> Config:
-    """With mean and deviation of each band, counted where neither they nor weights are given."""
+    """With mean and deviation of each band, counted where neither they nor weights of such a model are given."""
     bands, model = config.data.bands, config.model
     if bands is None:
         return config
     if config.data.distort:
-        report("brightness, contrast, saturation and hue are left alone: images have bands (data.distort)")
-    if model.weights is not None or model.mean is not None or model.std is not None:
+        report(LEFT_ALONE)
+    if model.weights is not None and bands_of(model.weights) == bands:
         return config
-    mean, std = count_bands(data, report)
-    return change(config, {"model.mean": mean, "model.std": std})
+    given = {"model.mean": model.mean, "model.std": model.std}
+    if all(given.values()):
+        return config
+    counted = dict(zip(given, count_bands(data, report), strict=True))
+    return change(config, {key: value for key, value in counted.items() if given[key] is None})
 
 
 def make_model(
@@ -233,7 +238,8 @@ def make_model(
     theirs, blocks = _dilation_of(stated, model), model.dilated_blocks
     row = variant_of(model)
     arguments = model.model_dump(exclude={"name", "classifier", "variant", "weights", "reset_classifier"})
-    arguments |= {key: stated.get(key) for key in ("padding", "mean", "std") if arguments[key] is None}
+    kept = ("padding", "mean", "std") if stated.get("bands") == bands else ("padding",)  # others are in other units
+    arguments |= {key: stated.get(key) for key in kept if arguments[key] is None}
     made = create_model(
         model.name,
         len(data.class_names),

@@ -17,12 +17,14 @@ from cacseg.recipes.config import Config, change, flat, validated
 CONFIG = "config.json"
 FORMAT = "cacseg run 1"
 
-# Settings that a run decides when it starts, and the word that asks for it. The decision stands in config.json.
+# Settings that a run decides when it starts, and the value that asks for it. The decision stands in config.json.
 DECIDED = {
     "data.resident": "auto",
     "training.graph": "auto",
     "training.batch": "auto",
     "model.class_weights": "frequency",
+    "model.mean": None,  # of data.bands
+    "model.std": None,
 }
 
 # Settings that may differ when a run is resumed: they change when and where things happen, not what is learnt. Files

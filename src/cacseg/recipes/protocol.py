@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cacseg._text import read_json
+from safetensors import SafetensorError, safe_open
+
+from cacseg._text import parse_json, read_json
 from cacseg.data import SegmentationData, open_data
 from cacseg.data.check import guess_name
 from cacseg.data.hold_out import hold_out
@@ -55,7 +57,19 @@ def data_to_evaluate(
         name = name or guess_name(str(root))
         known = PAPER_DATA[name].data if name in PAPER_DATA else DataConfig(name=name, crop=(1, 1))
         data = known.model_copy(update={"root": root})
+    if (bands := bands_of(weights)) is not None:
+        data = data.model_copy(update={"bands": bands})
     return data if split is None else data.model_copy(update={"val_split": split, "val_share": None})
+
+
+def bands_of(weights: str | Path) -> int | None:
+    """The bands of images that a saved model takes, by the head of its file; what is wrong with it, loading says."""
+    try:
+        with safe_open(weights, "np") as file:
+            found = parse_json((file.metadata() or {}).get("arguments", "{}")).get("bands")
+    except (OSError, ValueError, AttributeError, SafetensorError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def open_split(data: DataConfig, split: str) -> SegmentationData:

@@ -94,6 +94,15 @@ def _check_count(found: int, where: str, bands: int) -> None:
         )
 
 
+def bands_of_array(image: Any, where: str, bands: int) -> Bands:
+    """Of a picture, an array [H, W], [H, W, bands] or [bands, H, W], or a tensor, which has its bands first."""
+    is_tensor = type(image).__module__.partition(".")[0] == "torch"
+    values = image.detach().cpu().float().numpy() if is_tensor else np.asarray(image)
+    if values.ndim == 3 and values.shape[0] == bands and (is_tensor or values.shape[2] != bands):
+        values = values.transpose(1, 2, 0)
+    return checked_bands(values, where, bands)
+
+
 def no_data(image: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
     """[H, W], pixels without a value in some band; None where there are none."""
     if image.dtype == np.uint8:

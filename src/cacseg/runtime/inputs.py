@@ -24,18 +24,18 @@ class Input(NamedTuple):
     name: str  # unique, '/' between folders, no suffix: what its outputs are called
 
 
-def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> list[Input]:
+def find_images(arguments: Sequence[str | Path], out: Path | None = None, *, colours: bool = False) -> list[Input]:
     """The images of files (whatever their suffix), folders (all below, by suffix) and globs, each once, in order.
 
     Names are paths below the one folder that is given, or below the deepest folder that holds all inputs, so that
     equal file names in different folders stay apart; of files that differ in nothing but the suffix the name keeps it.
     Symbolic links in them are not resolved, so that no output is written outside of its folder. Images in `out` are
-    skipped: they are earlier predictions.
+    skipped: they are earlier predictions. `colours`: below folders with pictures, .npy files are none.
     """
     found: dict[Path, Path] = {}  # the resolved path, so that none comes twice, and the path as given
     bases: list[Path] = []
     for argument in arguments:
-        base, paths = _expand(str(argument))
+        base, paths = _expand(str(argument), colours)
         bases.append(base)
         for path in paths:
             found.setdefault(Path(os.path.realpath(path)), path)  # of a link to itself, which `resolve` refuses
@@ -54,19 +54,19 @@ def find_images(arguments: Sequence[str | Path], out: Path | None = None) -> lis
     return list(map(Input, found.values(), _name(found.values(), shared)))
 
 
-def _expand(argument: str) -> tuple[Path, list[Path]]:
+def _expand(argument: str, colours: bool) -> tuple[Path, list[Path]]:
     """The folder that names start from, and the files."""
     path = Path(argument).expanduser()
     if path.is_file():
         return path.parent, [path]
     if path.is_dir():
-        return path, _images_below(path)
+        return path, _images_below(path, colours)
     if glob.has_magic(argument):
         found = _matches_below(path) if "**" in path.parts else glob.glob(str(path))
         matches = [Path(one) for one in sorted(found)]
         if not matches:
             raise FileNotFoundError(f"{argument} matches no file. Is the pattern right?")
-        files = [inner for one in matches for inner in (_images_below(one) if one.is_dir() else [one])]
+        files = [inner for one in matches for inner in (_images_below(one, colours) if one.is_dir() else [one])]
         return Path(os.path.commonpath([os.path.abspath(one.parent) for one in matches])), files
     if os.path.lexists(path):
         check_file(path)  # which is a pipe, a device, or a link to nothing
@@ -91,8 +91,14 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatch.fnmatch(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
-def _images_below(folder: Path) -> list[Path]:
-    return [folder / path for path in FolderFiles(folder).below("") if path.lower().endswith(IMAGE_SUFFIXES)]
+def _images_below(folder: Path, colours: bool) -> list[Path]:
+    found = [path for path in FolderFiles(folder).below("") if path.lower().endswith(IMAGE_SUFFIXES)]
+    return [folder / path for path in (without_arrays(found) if colours else found)]
+
+
+def without_arrays(paths: Sequence[str]) -> Sequence[str]:
+    """Without .npy files where there are pictures too: beside images of colours they hold something else."""
+    return [path for path in paths if not path.lower().endswith(".npy")] or paths
 
 
 def _name(paths: Iterable[Path], base: str) -> list[str]:

@@ -119,7 +119,8 @@ class OnnxBackend:
             check_scores(len(self.classes.names), [size, shown], len(views), SMALLER)
         images = np.stack(views)
         if not self.facts["normalises"]:
-            images = np.nan_to_num(images * self._factor - self._shift, nan=0.0, posinf=0.0, neginf=0.0)
+            images = images * self._factor - self._shift
+            images = images if self.bands is None else np.nan_to_num(images, nan=0.0, posinf=0.0, neginf=0.0)
         try:
             if not self.has_maps:
                 return [Answer(_nearest(one, size).astype(np.uint8)) for one in self._run(images, run)]

@@ -22,6 +22,7 @@ export function make(tag, text = "", attributes = {}) {
 }
 
 export function named(label) {
+  if (label >= state.model.names.length) return make("span", "no data");
   const element = make("span");
   const swatch = make("span", "", { class: "swatch" });
   swatch.style.background = `rgb(${state.model.palette[label].join(" ")})`;

@@ -64,6 +64,7 @@ def export(
     calibration: Iterable[Pixels] | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    bands: int | None = None,
     class_names: Sequence[str] | None = None,
     palette: Sequence[Sequence[int]] | None = None,
     scale: tuple[int, int] | None = None,
@@ -93,7 +94,8 @@ def export(
             float32 that the caller normalises.
         precision: "fp32"; "fp16", sums and the classifier in float32; "int8", of ONNX files alone.
         calibration: for int8, images uint8 [H, W, 3] (or bands), some dozens like those to come.
-        mean, std: of the normalisation, for pixels in [0, 1]; None is the model's own.
+        mean, std: of the normalisation, for pixels in [0, 1], or bands in their own units; None is the model's own.
+        bands: that images have, where a model of another library takes no red, green and blue.
         class_names, palette: None is the model's own; of one channel two, background and foreground.
         scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
             for those who read the file, as `cacseg predict` does.
@@ -127,9 +129,14 @@ def export(
     if isinstance(own, SegmentationModel):
         multiple, num_classes = 1, own.num_classes
         mean, std = or_default(mean, own.mean), or_default(std, own.std)
+        if bands not in (None, own.bands):
+            raise ValueError(f"the model says itself what images it takes (bands={own.bands}); got bands={bands}.")
+        bands = own.bands
         class_names, palette = or_default(class_names, own.class_names), or_default(palette, own.palette)
     elif mean is None or std is None:
         raise ValueError("mean and std of the normalisation are needed for a model of another library. Pass both.")
+    elif bands is not None and not len(mean) == len(std) == bands:
+        raise ValueError(f"mean and std are one number for each of {bands} bands; got {len(mean)} and {len(std)}.")
     else:
         multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device)
     check_classes(class_names, palette, max(2, num_classes), "the model")
@@ -140,7 +147,7 @@ def export(
         palette=None if palette is None else [list(map(int, colour)) for colour in palette],
         mean=list(map(float, mean)),
         std=list(map(float, std)),
-        bands=own.bands if isinstance(own, SegmentationModel) else None,
+        bands=bands,
         normalises=normalise,
         output=output,
         size=size,

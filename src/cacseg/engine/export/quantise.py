@@ -31,9 +31,13 @@ def evenly(count: int, most: int) -> list[int]:
 
 
 def prepare(image: Pixels, described: Description) -> Tensor:
-    """A batch of one image, fitted into `scale`, as the file takes it."""
+    """A batch of one image, fitted into `scale`, as the file takes it; the mean of a band where it has no data."""
     pixels = view_image(image, described.scale, (1.0,))[0][None]
-    return pixels if described.normalises else normalise(pixels, described.mean, described.std)
+    if not described.normalises:
+        return normalise(pixels, described.mean, described.std)
+    if described.bands is None:
+        return pixels
+    return torch.where(pixels.isfinite(), pixels, torch.tensor(described.mean)[:, None, None])
 
 
 def quantise(source: Path, target: Path, images: Iterable[Pixels], described: Description, kept: Sequence[str]) -> None:
