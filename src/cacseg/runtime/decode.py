@@ -48,8 +48,8 @@ def decode_image(content: bytes, where: str) -> npt.NDArray[np.uint8]:
 def _unreadable(content: bytes, where: str) -> str:
     if content.startswith((NUMPY_START, *TIFF_STARTS)):
         return (
-            f"{where} is damaged, truncated, or has no 8-bit colours ({len(content)} bytes). Floats, 16 bits and other bands need "
-            "a model trained with data.bands=NUMBER (see `cacseg data check --bands NUMBER`)."
+            f"{where} is damaged, truncated, or has no 8-bit colours ({len(content)} bytes). Floats, 16 bits and other "
+            "bands need a model trained with data.bands=NUMBER (see `cacseg data check --bands NUMBER`)."
         )
     return f"{where} is damaged, truncated or no image ({len(content)} bytes). Copy it again, or remove it."
 
