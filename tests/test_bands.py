@@ -239,7 +239,7 @@ def test_crops_on_the_device_are_those_of_the_host(folders):
         assert torch.equal(there.labels[place], here.labels)
         both = torch.isfinite(there.images[place]) & torch.isfinite(here.image)
         assert both.float().mean() > 0.95
-        torch.testing.assert_close(there.images[place][both], here.image[both], rtol=0, atol=2.0)
+        torch.testing.assert_close(there.images[place][both], here.image[both], rtol=0, atol=0.02)
 
 
 def test_weights_of_colours_fit_other_bands():
