@@ -3,6 +3,7 @@
 import io
 import json
 import shutil
+import urllib.request
 from typing import NamedTuple
 
 import cv2
@@ -12,9 +13,11 @@ import torch
 from PIL import Image
 
 import cacseg
+from app_server import make_server, serving
 from cacseg.app.predict import Predictor as PagePredictor
 from cacseg.app.predict import read_image as read_upload
 from cacseg.app.results import Results
+from cacseg.app.server import Example
 from cacseg.data import open_data
 from cacseg.data.bands import count_bands
 from cacseg.data.own_transform import OwnTransform
@@ -237,7 +240,7 @@ def test_crops_on_the_device_are_those_of_the_host(folders):
         assert torch.equal(there.labels[place], here.labels)
         both = torch.isfinite(there.images[place]) & torch.isfinite(here.image)
         assert both.float().mean() > 0.95
-        torch.testing.assert_close(there.images[place][both], here.image[both], rtol=0, atol=2.0)
+        torch.testing.assert_close(there.images[place][both], here.image[both], rtol=0, atol=0.02)
 
 
 def test_weights_of_colours_fit_other_bands():
@@ -549,3 +552,12 @@ def test_int8_is_calibrated_on_images_with_gaps(trained, tmp_path, capsys, monke
     options = ["--precision", "int8", "--accept"]
     assert run("export", trained / "geo", "-o", file, *options, capsys=capsys, monkeypatch=monkeypatch).code == 0
     assert file.stat().st_size > 0
+
+
+def test_an_example_of_the_page_is_a_picture():
+    ramp = np.linspace(0.0, 0.4, 80 * 60 * 4, dtype=np.float32).reshape(80, 60, 4)
+    with serving(make_server(examples=[Example("first", lambda: ramp)])) as address:
+        content = urllib.request.urlopen(f"{address}/api/examples/0").read()
+    shown = np.array(Image.open(io.BytesIO(content)))
+    assert shown.shape == (80, 60, 3)
+    assert shown[:3].mean() < 20 < 230 < shown[-3:].mean()

@@ -40,7 +40,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cacseg.app.predict import MAX_PIXELS, Predictor, read_image, shrink
 from cacseg.app.results import Results
-from cacseg.runtime.bands import Pixels
+from cacseg.runtime.bands import Pixels, as_picture
 from cacseg.runtime.colours import distinct_colours, jpeg
 
 UPLOAD_BYTES = 64 * 2**20
@@ -124,7 +124,7 @@ class Server:
         example = self._example(request)
 
         def thumbnail() -> bytes:
-            return jpeg(shrink(example.read(), EXAMPLE_PIXELS), 85)
+            return jpeg(as_picture(shrink(example.read(), EXAMPLE_PIXELS)), 85)
 
         try:
             async with self.reading:
