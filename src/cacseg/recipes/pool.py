@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -137,7 +138,8 @@ def train_run(run: Run, folder: Path, recipe: str) -> None:
     from cacseg.recipes.build import run as train
 
     def report(text: str) -> None:
-        print(text, flush=True)
+        with suppress(OSError):  # a full disk: the log is not worth the run
+            print(text, flush=True)
 
     train(run.config, folder, recipe=recipe, resume=(folder / CONFIG).exists(), report=report)
 
@@ -218,8 +220,9 @@ def _work(
         print(stopped, flush=True)
         connection.send(str(stopped))
     except Exception as error:
-        traceback.print_exc()
         connection.send(" ".join(str(error).split()) or type(error).__name__)
+        with suppress(OSError):
+            traceback.print_exc()
         sys.exit(1)
     else:
         connection.send("")
