@@ -16,7 +16,7 @@ def text_of(notebook):
     return "".join(one["text"] for one in outputs if one.output_type == "stream" and one.name == "stdout"), outputs
 
 
-@pytest.mark.parametrize(("steps", "least"), [(10, 0.0), pytest.param(200, 25.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("steps", "least"), [(20, 0.0), pytest.param(200, 25.0, marks=pytest.mark.slow)])
 def test_it_trains_compares_and_predicts(tmp_path, monkeypatch, steps, least):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))
