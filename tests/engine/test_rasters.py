@@ -82,6 +82,17 @@ def test_a_geotiff_keeps_its_place_and_its_empty_pixels(model, bands, tmp_path):
     assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=save)[:2] == (0, 1)
 
 
+def test_ground_control_points_of_an_unknown_system_are_kept(model, bands, tmp_path):
+    points = [(0, 0, 10.0, 50.0), (0, 420, 14.2, 50.0), (300, 0, 10.0, 47.0), (300, 420, 14.2, 47.0)]
+    points = [rasterio.control.GroundControlPoint(*point) for point in points]
+    write(tmp_path / "city.tif", bands, gcps=points, crs=rasterio.crs.CRS())
+    assert predict(model, tmp_path / "city.tif", tmp_path / "out", save=SaveOptions(overlays=False))[:2] == (1, 0)
+    with rasterio.open(tmp_path / "out/masks/city.tif") as file:
+        found, system = file.gcps
+    assert not system
+    assert [(one.row, one.col, one.x, one.y) for one in found] == [(one.row, one.col, one.x, one.y) for one in points]
+
+
 def test_grey_and_four_bands(model, bands, tmp_path):
     write(tmp_path / "grey.tif", bands[:1])
     write(tmp_path / "four.tif", np.concatenate([bands, np.full_like(bands[:1], 255)]))

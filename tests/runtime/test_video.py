@@ -180,6 +180,14 @@ def test_a_camera_is_ended_by_an_interrupt_and_a_file_is_not(tmp_path):
     assert len(read(tmp_path / "out.mp4")[0]) == 3
 
 
+def test_a_video_without_a_frame_is_named(tmp_path):
+    path = write(tmp_path / "in.mp4", [np.zeros((48, 64, 3), np.uint8)])
+    ended = cv2.VideoCapture(str(path), cv2.CAP_FFMPEG)
+    assert [ended.read()[0], ended.read()[0]] == [True, False]
+    with pytest.raises(OSError, match=r"in\.mp4 has no frame that can be read"):
+        list(video._read_video(ended, path, {}))
+
+
 def test_frames_of_two_sizes(tmp_path):
     frames = [*predictions(tmp_path, 1), *predictions(tmp_path, 1, (32, 32))]
     with pytest.raises(ValueError, match=r"32x32.*64x48"):

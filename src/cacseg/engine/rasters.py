@@ -201,8 +201,10 @@ def write_polygons(mask: Path, path: Path, names: Sequence[str], save: SaveOptio
 
 def _profile(dataset: Any, kind: str, bits: int) -> dict[str, Any]:
     """Of a file of one band with the place of the image on the ground."""
+    from rasterio.crs import CRS
+
     gcps, gcps_crs = dataset.gcps
-    place: dict[str, Any] = {"gcps": gcps, "crs": gcps_crs} if gcps else {}
+    place: dict[str, Any] = {"gcps": gcps, "crs": gcps_crs or CRS()} if gcps else {}
     if not gcps and not dataset.transform.is_identity:
         place = {"crs": dataset.crs, "transform": dataset.transform}
     return {

@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from cacseg._checks import ask, did_you_mean
 from cacseg._text import parse_json, shorten
 from cacseg.data.layout import Crowd, EmptyClasses, Overlap, Uncovered
+from cacseg.engine.inference import Inference
 from cacseg.engine.options import (
     Count,
     NotNegative,
@@ -167,6 +168,11 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Config:
+        Inference(self.data.window, self.data.stride)  # refuses what does not go together
+        return self
+
 
 def change(config: Config, changes: Mapping[str, Any]) -> Config:
     """A configuration that differs in a few places: `change(config, {"optimiser.rate": 0.001})`.
@@ -208,7 +214,7 @@ def validated(values: Mapping[str, Any]) -> Config:
                 wrong.setdefault(key, f"{key} is missing")
             else:
                 own = problem["type"] == "value_error"
-                words = words.removeprefix("Value error, ") if own else words.lower()
+                words = words.removeprefix("Value error, ").rstrip(".") if own else words.lower()
                 wrong.setdefault(key, f"{key}: {words}; got {shorten(problem['input'])}" if key else words)
         raise ValueError(" ".join([*unknown, *(["; ".join(wrong.values()) + "."] if wrong else [])])) from None
 

@@ -124,6 +124,8 @@ def _read_video(capture: Any, path: Path, read: dict[str, str]) -> Iterator[Fram
         is_there, image = capture.read()
         if not is_there:
             capture.release()
+            if number == 0:
+                raise OSError(f"{path} has no frame that can be read. Is the video whole?")
             return
         yield Frame(Input(path, f"{number:06}"), read, cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
         number += 1
