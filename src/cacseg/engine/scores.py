@@ -113,8 +113,9 @@ def read_scores(path: Path) -> Scores | None:
         lists += [row for table in tables for row in (table, *table)]
         if any(len(one) != count for one in lists):
             raise ValueError(f"{path} is damaged: every list must have {count} entries, one a class. {REMEDY}")
-    if content["output"] not in outputs:
-        raise ValueError(f"{path} is damaged: splits.val.outputs must have {shorten(content['output'])}. {REMEDY}")
+    for needed in (content["output"], "plain"):
+        if needed not in outputs:
+            raise ValueError(f"{path} is damaged: splits.val.outputs must have {shorten(needed)}. {REMEDY}")
     return content
 
 

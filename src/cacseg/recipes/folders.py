@@ -189,8 +189,16 @@ def read_metrics(path: Path) -> pd.DataFrame | None:
     whole = [row for row in rows if len(row) == len(header) and _is_count(row[0])]
     if header[:1] != ["step"] or not whole or len(set(header)) < len(header) or not "".join(header).isprintable():
         return None
-    table = pd.DataFrame(whole, columns=header).apply(pd.to_numeric, errors="coerce")
-    return table.replace([math.inf, -math.inf], math.nan).astype({"step": int})
+    table = pd.DataFrame([list(map(_number, row)) for row in whole], columns=header)
+    return table.astype({"step": int})
+
+
+def _number(text: str) -> float:
+    """NaN of what is no finite number."""
+    try:
+        return found if math.isfinite(found := float(text)) else math.nan
+    except ValueError:
+        return math.nan
 
 
 def _words(value: Any) -> str:
