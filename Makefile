@@ -50,7 +50,7 @@ tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked
 test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not gpu'
 
-# MINIMUM_TORCH=torch==2.13.0 and the like: another torch than the lowest.
+# MINIMUM_TORCH=torch==2.13.0 and the like: further requirements.
 test-minimum:  ## tests with the lowest versions that pyproject.toml allows, in an environment of their own
 	$(PYTHON) -m venv --clear .venv-minimum
 	.venv-minimum/bin/python -m pip install --quiet --disable-pip-version-check uv
