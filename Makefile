@@ -66,7 +66,7 @@ chaos: $(SETUP)  ## kill -9, full disks and a killed rank, compared with what wa
 audit: $(SETUP)  ## ask PyPI for known weaknesses of every installed package
 	$(BIN)/python tools/audit.py
 
-# MINIMUM_TORCH=torch==2.13.0 and the like: another torch than the lowest.
+# MINIMUM_TORCH=torch==2.13.0 and the like: further requirements.
 test-minimum:  ## tests with the lowest versions that pyproject.toml allows, in an environment of their own
 	$(PYTHON) -m venv --clear .venv-minimum
 	.venv-minimum/bin/python -m pip install --quiet --disable-pip-version-check uv

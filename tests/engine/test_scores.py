@@ -23,6 +23,11 @@ def change(content, place, value):
         ("finished", "yes", "finished"),
         ("step", -1, "step"),
         ("output", "oracle", "splits.val.outputs must have 'oracle'"),
+        (
+            "splits/val/outputs",
+            {"context": {"mean_iou": 0.5, "mean_accuracy": 0.5, "pixel_accuracy": 0.5, "iou": [0.5, 0.5]}},
+            "splits.val.outputs must have 'plain'",
+        ),
         ("class_names", ["a"], "every list must have 1 entries"),
         ("splits/val", {}, "splits.val.images"),
         ("splits/val/images", 10**30, "splits.val.images"),

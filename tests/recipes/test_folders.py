@@ -32,6 +32,14 @@ def test_what_is_no_log_has_no_rows(tmp_path, content, encoding):
     assert read_metrics(tmp_path / "metrics.csv") is None
 
 
+def test_what_is_no_number_in_a_log_is_nan(tmp_path):
+    (tmp_path / "metrics.csv").write_bytes(b"step,loss,rate\n1,\xff,0.5\n2,inf,x\n")
+    table = read_metrics(tmp_path / "metrics.csv")
+    assert table["step"].tolist() == [1, 2]
+    assert table["loss"].isna().all()
+    assert table["rate"].isna().tolist() == [False, True]
+
+
 def test_a_log_with_names_of_no_letters_has_no_rows(tmp_path):
     (tmp_path / "metrics.csv").write_bytes(b"step,\xec\n1,2\n")
     assert read_metrics(tmp_path / "metrics.csv") is None

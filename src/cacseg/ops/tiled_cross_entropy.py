@@ -8,7 +8,7 @@ backward pass is the product with the transpose: deterministic, any ratio of siz
 interpolation from the tables of `cells`.
 """
 
-# No `from __future__ import annotations` here: torch 2.4 reads the operator's annotations as objects.
+# No `from __future__ import annotations` here: torch.library reads the operator's annotations as objects.
 
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional
