@@ -58,7 +58,7 @@ class Small(Own):
 
 def test_an_example_is_run_where_the_default_does_not_fit():
     assert cacseg.convert(Own(in_channels=4)).seam == "decode_head.conv_seg"
-    with pytest.raises(ValueError, match=r"does not run on a \[1, 4, 64, 64\] image.*convert\(model, example=images\)"):
+    with pytest.raises(ValueError, match=r"does not run on images \(1, 4, 64, 64\).*convert\(model, example=images\)"):
         cacseg.convert(Small(in_channels=4))
     assert cacseg.convert(Small(in_channels=4), example=torch.randn(2, 4, 16, 16)).seam == "decode_head.conv_seg"
 
