@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cacseg.bench.data import write_generated
-from cacseg.bench.jobs import LOOP, Rate, _Crops, compare_rates
+from cacseg.bench.jobs import LOOP, Rate, _Crops, compare_rates, random_model
 from cacseg.bench.mmsegmentation import MmsegCrops
 from cacseg.cli import app
 from cacseg.recipes import change, find_recipe
@@ -61,6 +61,12 @@ def test_the_loop_s_crops_are_of_the_images(transforms, tmp_path):
     pixels = image if image.dtype == torch.uint8 else (255 * image).round().byte()
     seen = pixels[:, top:bottom].permute(1, 2, 0).numpy()
     assert np.array_equal(seen, truth.image)
+
+
+def test_the_model_that_predicts_is_the_recipe_s():
+    recipe = find_recipe("folder")
+    assert random_model(change(recipe, {"model.head_channels": 16}).model, 7).classifier.weight.shape[:2] == (7, 16)
+    assert random_model(recipe.model, 3).classifier.in_channels == recipe.model.head_channels
 
 
 def test_prediction_is_timed_beside_a_loop(tmp_path):

@@ -10,7 +10,8 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from cacseg.engine.task import SegmentationTask
 from cacseg.engine.train import train
 from cacseg.models.model import SegmentationModel
 from cacseg.recipes.build import decide, make_loaders, make_model
-from cacseg.recipes.config import Config, change
+from cacseg.recipes.config import Config, ModelConfig, change
 from cacseg.recipes.protocol import open_split
 from cacseg.runtime.folder import SaveOptions, predict_files
 from cacseg.runtime.inputs import find_images
@@ -194,6 +195,13 @@ def _time_loop(config: Config, steps: int, mmsegmentation: bool = False) -> floa
 def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
     while True:
         yield from loader
+
+
+def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:
+    """The model of a recipe with random weights."""
+    chosen = chosen.model_copy(update={"pretrained": False, "weights": None, "backbone_weights": None})
+    names = SimpleNamespace(class_names=[f"class {number}" for number in range(classes)], ignore_index=255)
+    return make_model(chosen, cast(SegmentationData, names), _ignore)
 
 
 def predict_jobs(

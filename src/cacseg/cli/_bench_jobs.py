@@ -98,10 +98,9 @@ def predict(
     """
     import torch
 
-    import cacseg
     from cacseg.bench.compare import describe_machine
     from cacseg.bench.data import write_generated
-    from cacseg.bench.jobs import compare_rates, predict_jobs
+    from cacseg.bench.jobs import compare_rates, predict_jobs, random_model
     from cacseg.cli._options import open_recipe, read_changes
     from cacseg.engine.device import choose_device
     from cacseg.recipes.config import change
@@ -112,7 +111,7 @@ def predict(
     place = choose_device(device or "auto")
     chosen = change(open_recipe(recipe)[1], read_changes(settings, None)).model
     torch.manual_seed(0)
-    model = cacseg.create_model(chosen.name, classes, chosen.classifier, backbone=chosen.backbone, preset=chosen.preset)
+    model = random_model(chosen, classes)
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if not paths:
             write_generated(Path(scratch), images)
