@@ -1,7 +1,7 @@
 # make demo   a first look: train and score a small model with both classifiers on generated scenes
 # make test   a virtual environment with pinned packages, then lint, types, layers and tests
 # make browser   a Chromium for the tests of web pages, which are skipped where there is none
-# Every target sets up what it needs; nothing has to be installed before but Python >= 3.10 and make.
+# Every target sets up what it needs; nothing has to be installed before but Python >= 3.11 and make.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,7 +26,7 @@ help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 $(SETUP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "cacseg needs Python >= 3.10; set PYTHON=...")'
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the pinned packages need Python >= 3.11; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch -e '.[dev]'
 	$(BIN)/python -m cacseg._torchvision

@@ -11,11 +11,13 @@ environment has cacseg and
 import sys
 import types
 import warnings
+from importlib.machinery import ModuleSpec
 
 
 def _empty_module(name: str) -> types.ModuleType:
     """Importable; every attribute is a class that cannot be made."""
     module = types.ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)  # `find_spec` looks at it
 
     def attribute(wanted: str) -> type:
         if wanted.startswith("__"):

@@ -118,7 +118,7 @@ def blocks() -> list[str]:
 def jobs() -> list[str]:
     """Images a second of whole jobs, on the machines where they were measured."""
     found = []
-    for name, place in (("h200", "H200, bfloat16"),):
+    for name, place in (("h200", "H200, bfloat16"), ("xeon", "two Xeon cores, float32")):
         for kind in ("train", "predict"):
             for row, rate in timed(f"{name}_{kind}")["rows"].items():
                 found.append([f"{kind}, {place}: {row}", f"{rate['images_per_second']:.3g}", f"{rate['ratio']:.2f}x"])

@@ -197,6 +197,24 @@ def test_int8_is_calibrated_with_images_and_keeps_the_classifier(model, exported
 @pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+@pytest.mark.parametrize("file_format", ["torch-export", "aotinductor"])
+@pytest.mark.parametrize("head", ["fcn", "deeplabv3plus", "ocrnet", "upernet"])
+def test_every_head_in_the_formats_of_torch(head, file_format, tmp_path):
+    model = small(head)
+    written = export(model, tmp_path / "model.pt2", format=file_format)
+    assert [(check.shape[0], *check.shape[2:]) for check in written.checks] == list(SHAPES)
+    if file_format == "torch-export":
+        run = torch.export.load(written.path).module()
+    else:
+        run = torch._inductor.aoti_load_package(str(written.path))
+    for shape in ((2, 3, 50, 77), (1, 3, 96, 64)):
+        images = draw(*shape)
+        torch.testing.assert_close(run(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
 def test_aotinductor(model, tmp_path):
     model = small("fcn")
     model.class_names = NAMES
