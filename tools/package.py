@@ -4,7 +4,7 @@
     python tools/package.py --empty [-c FILE]    pip installs everything that the extra `train` declares
 
 The wheel is built from the sdist, so both are whole. What is tried: import, convert, two steps, cacseg.train, predict,
-`cacseg --version`.
+`cacseg --version`, `cacseg predict`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 
 import cacseg
 import torch
+from PIL import Image
 from cacseg.data.synthetic import SyntheticData
 from torch import nn
 
@@ -51,7 +52,9 @@ cacseg.train(model, scenes, held_out, folder="run", settings={"data.crop": (32, 
 assert Path("run/report.html").is_file()
 result = cacseg.load("run").predict(held_out.read(0).image)
 assert result.mask.shape == (48, 48) and sum(result.classes.values()) > 0.999, result
+Image.fromarray(held_out.read(0).image).save("scene.png")
 """
+PREDICT = ["predict", "run", "scene.png", "-o", "out", "--device", "cpu"]
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -113,6 +116,8 @@ def main() -> None:
         version = told.stdout.decode().strip()
         assert wheel.name.startswith(f"cacseg-{version}-"), (wheel.name, version)
         subprocess.run([programs / "python", "-c", SMOKE], check=True, env=outside, cwd=place)
+        subprocess.run([programs / "cacseg", *PREDICT], check=True, env=outside, cwd=place)
+        assert (place / "out" / "masks" / "scene.png").is_file(), "cacseg predict wrote no mask"
     print(f"cacseg {version}: built, installed, imported, converted, trained, predicted")
 
 

@@ -65,4 +65,5 @@ def test_converting_imports_nothing_heavier_than_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert "Sequential makes its class scores at '0'" in done.stderr
+    assert "Sequential" in done.stderr  # what it is, and the layer that it replaced
+    assert "'0'" in done.stderr

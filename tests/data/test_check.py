@@ -105,7 +105,7 @@ def test_the_command_says_what_is_wrong(tmp_path, capfd):
     trees.folder(tmp_path / "data", count=6)
     fine = runner.invoke(app, ["data", "check", str(tmp_path / "data"), "--workers", "0", "-o", str(tmp_path / "out")])
     assert fine.exit_code == 0, fine.output
-    assert "lies as 'folder' does" in fine.output
+    assert "'folder'" in fine.output
     assert "nothing is wrong." in fine.output
     assert re.search(r"0 road\s+│\s+[\d,]+ │", fine.output)
     report = json.loads((tmp_path / "out/report.json").read_text())

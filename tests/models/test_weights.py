@@ -1,14 +1,11 @@
-from pathlib import Path
-
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import shared_files
 from cacseg.models import create_model
 from cacseg.models.backbones import load_backbone_weights, make_backbone
 from cacseg.models.files import TensorFile
-
-SHARED = Path(__file__).parents[3] / "shared" / "weights" / "mobilenetv2_100_imagenet.safetensors"
 
 
 def draw(backbone, seed=0):
@@ -81,18 +78,19 @@ def test_what_does_not_fit_is_refused_and_nothing_is_loaded():
     assert all(torch.equal(value, before[name]) for name, value in backbone.net.state_dict().items())
 
 
-@pytest.mark.skipif(not SHARED.is_file(), reason="needs the MobileNetV2 weights that are not in the repository")
+@pytest.mark.skipif(not shared_files.MOBILENETV2.is_file(), reason=shared_files.MISSING)
 def test_the_given_mobilenetv2_weights():
     """ImageNet weights with TensorFlow's padding: every key is used, and the features are those of timm's own model."""
     import timm
     from safetensors.torch import load_file
 
+    weights = shared_files.MOBILENETV2
     with pytest.warns(UserWarning, match=r"does not state how its weights were trained.*Pass mean, std and padding"):
-        create_model("fcn_mobilenetv2", 21, backbone_weights=SHARED)
+        create_model("fcn_mobilenetv2", 21, backbone_weights=weights)
     half = [0.5, 0.5, 0.5]
-    model = create_model("fcn_mobilenetv2", 21, backbone_weights=SHARED, padding="same", mean=half, std=half)
+    model = create_model("fcn_mobilenetv2", 21, backbone_weights=weights, padding="same", mean=half, std=half)
     reference = timm.create_model("mobilenetv2_100", features_only=True, pad_type="same")
-    reference.load_state_dict(load_file(SHARED), strict=True)
+    reference.load_state_dict(load_file(weights), strict=True)
     images = torch.rand(1, 3, 96, 128)
     with torch.no_grad():
         ours, theirs = model.eval().backbone(images), reference.eval()(images)[1:]

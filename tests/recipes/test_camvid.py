@@ -1,23 +1,21 @@
 """Street scenes from given MobileNetV2 weights (ImageNet, de-quantised): 50 steps on a CPU."""
 
 import csv
-import os
-from pathlib import Path
 
 import pytest
 
+import shared_files
 from cacseg.recipes import change, find_recipe
 from cacseg.recipes.build import run
 
-SHARED = Path(os.environ.get("CACSEG_SHARED", Path(__file__).parents[3] / "shared"))
 HALF = [0.5, 0.5, 0.5]
 
 
 @pytest.mark.slow
 def test_fifty_steps_on_camvid(tmp_path):
-    root, weights = SHARED / "data" / "camvid", SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    root, weights = shared_files.CAMVID, shared_files.MOBILENETV2
     if not root.is_dir() or not weights.is_file():
-        pytest.skip(f"CamVid and MobileNetV2's weights are not in {SHARED}; set CACSEG_SHARED to their folder")
+        pytest.skip(shared_files.MISSING)
     changes = {
         "data.root": str(root),
         "data.scale": [240, 180],

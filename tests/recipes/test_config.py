@@ -161,7 +161,7 @@ def test_the_saved_configuration_reads_again(tmp_path):
     (tmp_path / "config.json").write_text('{"format": "something"}')
     with pytest.raises(ValueError, match=r"config.json is no configuration of a run"):
         read_config(tmp_path)
-    with pytest.raises(FileNotFoundError, match="is no folder of a run"):
+    with pytest.raises(FileNotFoundError, match=r"other does not exist.*cacseg train -o.*config\.json"):
         read_config(tmp_path / "other")
 
 

@@ -1,14 +1,13 @@
 """CamVid, and a small set like it, in the formats of labelling tools: the same labels, and a run that starts."""
 
-import os
 import shutil
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import label_trees
+import shared_files
 from cacseg.data import open_data
 from cacseg.data.class_list import builtin_classes
 from cacseg.recipes import change, find_recipe
@@ -16,7 +15,6 @@ from cacseg.recipes.build import run
 from cacseg.recipes.files import read_config
 from cacseg.recipes.protocol import open_split
 
-CAMVID = Path(os.environ.get("CACSEG_SHARED", Path(__file__).parents[3] / "shared")) / "data/camvid"
 SMALL = {
     "model.name": "fcn",
     "model.backbone": "test_resnet",
@@ -43,13 +41,13 @@ def _run(root, folder, words, **changes):
     return run(config, folder, recipe="folder", report=words.append, progress=False)
 
 
-@pytest.mark.skipif(not CAMVID.is_dir(), reason="CamVid is not there")
+@pytest.mark.skipif(not shared_files.CAMVID.is_dir(), reason=shared_files.MISSING)
 @pytest.mark.parametrize("name", WRITERS)
 def test_camvid_comes_back_and_trains(name, tmp_path):
     known = builtin_classes("camvid")
     made = []
     for split in ("train", "val"):
-        data = open_data("camvid", CAMVID, split)
+        data = open_data("camvid", shared_files.CAMVID, split)
         made += [(split, data.image_name(k), *data.read(k)) for k in (0, len(data) // 2)]
     more = {"given": known.palette} if name == "voc" else {}
     WRITERS[name](tmp_path / "data", made, names=known.names, **more)

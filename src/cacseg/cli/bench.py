@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
     from cacseg.bench.compare import Row
 
-bench = typer.Typer(help="Measure time and memory.", no_args_is_help=True)
+bench = typer.Typer(
+    help="""Measure time and memory.
+
+    \b
+    cacseg bench loss --device cpu --batch 2                      classifier and loss alone
+    cacseg bench step --model upernet_resnet50 --dtype bfloat16   a training step
+    cacseg bench infer --device cpu                               inference, plain and context-aware""",
+    no_args_is_help=True,
+)
 
 
 @bench.command()

@@ -25,7 +25,15 @@ from cacseg.cli._options import (
 if TYPE_CHECKING:
     from cacseg.data.check import Report
 
-data = typer.Typer(help="List, check and convert data sets.", no_args_is_help=True)
+data = typer.Typer(
+    help="""List, check and convert data sets.
+
+    \b
+    cacseg data list                                              the data sets and their folders
+    cacseg data check my_data                                     is all well with my images and masks?
+    cacseg data convert labelme_folder -o my_data                 index PNGs from polygons""",
+    no_args_is_help=True,
+)
 
 SHOWN = 20  # problems of a split that are printed
 
@@ -95,7 +103,7 @@ def check(
 
     chosen = guess_name(root) if name is None else name
     if name is None and not as_json:
-        say(f"{root} lies as {chosen!r} does (--name takes it for another).")
+        say(f"{root} is read as {chosen!r}, guessed from its folders; --name NAME reads it as another data set.")
     if output is not None:  # before the long work
         check_target(output / "report.json", overwrite)
     with progress_bar() as bar:

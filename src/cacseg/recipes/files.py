@@ -91,7 +91,9 @@ def read_config(path: str | Path) -> SavedConfig:
         arguments = keep_preset(content["model_arguments"], content.get("preset_values"))
         return SavedConfig(content["recipe"], validated(content["config"]), arguments, dict(content.get("python", {})))
     except FileNotFoundError:
-        raise FileNotFoundError(f"{file} does not exist: {path} is no folder of a run.") from None
+        raise FileNotFoundError(
+            f"{file} does not exist. Pass the folder that `cacseg train -o` wrote, or its {CONFIG}."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is no configuration of a run ({error}).") from error
 
