@@ -94,6 +94,17 @@ def test_a_list_of_several_sizes_keeps_its_order(model):
     assert model.predict([]) == []
 
 
+@pytest.mark.parametrize(("batch", "expected"), [(None, [1, 1, 1]), (2, [2, 1])])
+def test_on_a_cpu_images_run_one_after_the_other_unless_told(batch, expected, model, monkeypatch):
+    predictor, groups = cacseg.Predictor(model, device="cpu"), []
+    predict = predictor.backend.predict
+    monkeypatch.setattr(
+        predictor.backend, "predict", lambda views, *a, **k: groups.append(len(views)) or predict(views, *a, **k)
+    )
+    predictor([np.zeros((32, 32, 3), np.uint8)] * 3, batch=batch)
+    assert groups == expected
+
+
 def test_files_that_a_result_writes(model, pixels, tmp_path):
     result = model.predict(pixels)
     result.save(tmp_path / "mask.png")

@@ -81,7 +81,7 @@ def predict(
     images: Annotated[int, typer.Option(min=1, help="How many images at most.")] = 128,
     device: Device = "",
     precision: options.Precision = "fp32",
-    batch: options.Batch = 4,
+    batch: options.Batch = 1,
     workers: options.Workers = options.WORKERS,
     rounds: Rounds = 3,
     json_file: JsonFile = None,

@@ -74,7 +74,12 @@ def predict(
     precision: Annotated[
         str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it, else fp32.")
     ] = "auto",
-    batch: options.Batch = 4,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Images of one size in a batch; 4 on a GPU, 1 on a CPU, by default.", show_default=False
+        ),
+    ] = None,
     window_batch: options.WindowBatch = 4,
     tile: options.Tile = None,
     overlap: options.Overlap = 128,
@@ -148,6 +153,7 @@ def predict(
     if worker.count > 1:
         note(f"{worker}: {len(inputs)} of {len(found)} images", "")
     backend = Predictor(weights, scale=image_scale, device=device, precision=precision, **chosen).backend
+    batch = batch or backend.batch
     if isinstance(backend, OnnxBackend):
         backend.check(maps=confidence or entropy, plain=plain)
         backend.window = None if whole else backend.window

@@ -83,6 +83,8 @@ class TorchBackend:
         else:
             assert class_names is not None
             self.classes = name_classes(len(class_names), class_names, palette)
+        # On a CPU four at once take 1.2 times as long an image as one after the other: their maps leave the caches.
+        self.batch = 4 if self.device.type == "cuda" else 1
         # Two on a GPU: while one waits for its masks, the other starts the next images.
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)

@@ -32,6 +32,7 @@ class Backend(Protocol):
     """A model that is ready to predict. An image too large for the memory is a MemoryError that says so."""
 
     classes: Classes
+    batch: int  # images of one size that run together unless the caller says otherwise
     threads: int  # that may call `predict` at once; 0: the caller's own alone
     has_maps: bool  # whether it can tell confidence and entropy
     bands: int | None  # that images have, in the units of their files; None: red, green, blue bytes

@@ -42,6 +42,7 @@ class OnnxBackend:
         class_names, palette: None are the file's own.
     """
 
+    batch = 1
     threads = 0
 
     def __init__(
