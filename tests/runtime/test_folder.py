@@ -254,7 +254,9 @@ def test_files_of_others_are_left_alone(model, photos, tmp_path):
     with pytest.raises(NotADirectoryError, match="is a file"):
         run(model, photos, photos / "two.png")
     run(model, photos / "a", tmp_path / "out")
-    with pytest.raises(FileExistsError, match=r"holds the prediction of .*a/one.png under the name one, which .*b/one"):
+    with pytest.raises(
+        FileExistsError, match=r"index.csv holds the prediction of .*a/one.png under the name one, which .*b/one"
+    ):
         run(model, photos / "b", tmp_path / "out")
 
 

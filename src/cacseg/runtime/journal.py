@@ -95,8 +95,9 @@ class Journal:
         if row is None:
             return False
         if row[1] != os.path.realpath(item.path):
+            index = self.index if item.name in _read(self.index) else self._merged
             raise FileExistsError(
-                f"{self.folder} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
+                f"{index} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
                 "would get too. Give the same inputs as before, or another folder."
             )
         try:
