@@ -508,6 +508,7 @@ def _tool(name: str, *targets: str, share: float = 1.0) -> Kind:
 
 
 CHECKPOINT: tuple[Mutator, ...] = (*(edit_checkpoint,) * 8, *BYTES)
+JOURNAL: tuple[Mutator, ...] = (*CSV_TEXT[:8], *BYTES, by_format)
 MAT_FILES = ("**/*.mat", "**/ImageSets/**/*.txt")
 HUB_FILES = ("config.json", "config.json", "README.md", "model.safetensors")
 
@@ -525,7 +526,7 @@ KINDS: dict[str, Kind] = {
     "checkpoint": Kind("runs/stopped", ("last.ckpt",), CHECKPOINT, load_checkpoint, 4, beside=WHOLE),
     "config": Kind("runs/run", ("config.json",), JSON_TEXT, load_config, 8, beside=("config.json", "scores.json")),
     "arms": Kind("runs/arms", ("arms.toml",), LINE_TEXT, load_arms, 5),
-    "journal": Kind("journal", ("*.csv", "*.json"), CSV_TEXT[:8] + BYTES + (by_format,), load_journal, 6, beside=WHOLE),
+    "journal": Kind("journal", ("*.csv", "*.json"), JOURNAL, load_journal, 6, also=("index.csv",), beside=WHOLE),
     "scores": Kind("runs/run", ("scores.json",), JSON_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "metrics": Kind("runs/run", ("metrics.csv",), CSV_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "evaluation": Kind("runs/evaluation", ("*.json", "*.csv"), (by_format,), load_report, 3, beside=WHOLE),
