@@ -201,6 +201,6 @@ def _compare(written: Path, options: Mapping[str, Any]) -> None:
     if keys:
         changes = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys)
         raise ValueError(
-            f"{written.parent} holds predictions made with other options ({changes}). Choose another folder, or "
-            "pass --overwrite to make them anew."
+            f"{written.parent} holds, by its {written.name}, predictions made with other options ({changes}). "
+            "Choose another folder, or pass --overwrite to make them anew."
         )
