@@ -1,6 +1,7 @@
 """The campaign of `make fuzz` and `make chaos`: a small part of it, and that it sees what it is there to see."""
 
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -8,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from cacseg._tensors import read_safetensors
 from cacseg.cli import MISTAKES
 from campaign import chaos, corpus, fuzz, jobs, workers
 from campaign.loads import KINDS, Kind
@@ -70,16 +72,19 @@ def test_a_longer_campaign_has_the_cases_of_a_shorter_one():
 def test_clean_names_the_file(whole, tmp_path):
     file = tmp_path / "a.png"
 
-    def outcome(error):
+    def outcome(error, kind="image"):
         def load():
             raise error
 
-        return workers.judge(Case(0, "image", 0), tmp_path / "other", file, load)[0]
+        return workers.judge(Case(0, kind, 0), tmp_path / "other", file, load)[0]
 
     assert {kind: outcome(kind("a.png is broken")) for kind in MISTAKES if kind is not MemoryError} == dict.fromkeys(
         [kind for kind in MISTAKES if kind is not MemoryError], "clean"
     )
     assert outcome(ValueError("it is broken")) == "raw"
+    assert outcome(ValueError(f"{tmp_path / 'other'} is broken")) == "raw"  # its folder does not say which
+    assert outcome(ValueError(f"a.png is {'x' * workers.LONGEST}")) == "raw"
+    assert outcome(ValueError(f"{tmp_path / 'other'} is broken"), "labels-index") == "clean"
     assert outcome(KeyError("a.png")) == "raw"
     assert outcome(RecursionError("a.png")) == "raw"
     with pytest.raises(MemoryError) as raised:
@@ -88,7 +93,13 @@ def test_clean_names_the_file(whole, tmp_path):
     wrapped = OSError("a.png is damaged")
     wrapped.__cause__ = raised.value
     assert outcome(wrapped) == "large"
-    for reasons, expected in ([], "accepted"), (["a.png: no"], "clean"), (["x", "a.png"], "clean"), (["x"], "raw"):
+    for reasons, expected in (
+        ([], "accepted"),
+        (["a.png: no"], "clean"),
+        (["x", "a.png"], "clean"),
+        (["x"], "raw"),
+        (["a.png" * 999], "raw"),
+    ):
         assert workers.judge(Case(0, "image", 0), tmp_path / "other", file, lambda said=reasons: said)[0] == expected
 
 
@@ -136,9 +147,35 @@ def test_the_table_counts_every_load():
     assert rows[-1][1:] == [str(Counter(one.outcome for one in found)[outcome]) for outcome in workers.OUTCOMES]
 
 
-def test_mutators_take_files_of_any_length():
-    import random
+def test_records_name_their_command():
+    chosen = fuzz.read_options(["-n", "400", "--seed", "5", "--only", "image", "--only", "page", "-o", "elsewhere"])
+    assert fuzz.command(chosen) == 'make fuzz N=400 SEED=5 FUZZ="--only image --only page"'
+    assert fuzz.command(fuzz.read_options([])) == f"make fuzz N={fuzz.LOADS} SEED=0"
+    assert fuzz.command(fuzz.read_options(["--repeat", "1/zip/7"])) == "make fuzz REPEAT=1/zip/7"
+    chosen = chaos.read_options(
+        ["--kills", "16", "--seed", "1", "--only", "train", "--fresh", "--no-disk", "--no-rank"]
+    )
+    assert chaos.command(chosen) == 'make chaos KILLS=16 SEED=1 CHAOS="--only train --fresh --no-disk --no-rank"'
+    assert chaos.command(chaos.read_options([])) == "make chaos KILLS=50 SEED=0"
 
+
+def test_half_of_the_edits_of_a_model_get_past_its_checksum(whole):
+    from campaign.loads import edit_safetensors
+
+    content = (whole / "models" / "model.safetensors").read_bytes()
+    path, past, stopped = whole / "edited.safetensors", 0, 0
+    for seed in range(60):
+        path.write_bytes(edit_safetensors(random.Random(seed), content, ()))
+        try:
+            read_safetensors(path)
+            past += 1
+        except ValueError as error:
+            stopped += "checksum" in str(error)
+    assert past >= 15
+    assert stopped >= 10
+
+
+def test_mutators_take_files_of_any_length():
     for mutator in {*BYTES, *IMAGE, *ZIP, bomb_member} - {ZIP[-1]}:
         for content in (b"\x89PNG\r\n\x1a\n" + bytes(80), b"GIF89a" + bytes(60), b"BM" + bytes(60), b"PK" + bytes(60)):
             for seed in range(5):

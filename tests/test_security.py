@@ -1,7 +1,6 @@
 """What SECURITY.md promises: no code from files, no network unasked, nothing written elsewhere."""
 
 import asyncio
-import inspect
 import json
 import os
 import re
@@ -14,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import uvicorn
+import yaml
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -21,15 +22,17 @@ from safetensors.torch import load_file, save_file
 import cacseg
 import data_trees as trees
 import label_trees
-from cacseg.cli import app as commands
+from cacseg.app import server
 from cacseg.data.check import check_data
 from cacseg.data.convert import convert
 from cacseg.data.layout import USUAL
 from cacseg.engine.checkpoints import read_checkpoint
 from cacseg.recipes.protocol import data_of_run
+from campaign.loads import service_of
 from command_line import run
 from compare_runs import TINY
 from distributed_evaluation import small_model
+from onnx_files import Small, write_small
 
 ROOT = Path(__file__).parents[1]
 
@@ -81,14 +84,15 @@ def test_a_checkpoint_runs_nothing(tmp_path):
     assert not trap.exists()
 
 
-@pytest.mark.parametrize(
-    "tag", ["!!python/object/apply:os.system", "!!python/object/new:os.system", "!!python/name:os"]
-)
+@pytest.mark.parametrize("tag", ["!!python/object/apply:os.mkdir", "!!python/object/new:os.mkdir"])
 def test_yaml_runs_nothing(tag, tmp_path):
     trap = tmp_path / "trap"
     label_trees.yolo(tmp_path / "data", label_trees.scenes())
-    yaml = tmp_path / "data" / "data.yaml"
-    yaml.write_text(yaml.read_text() + f"\nextra: {tag} ['touch {trap}']\n")
+    path = tmp_path / "data" / "data.yaml"
+    path.write_text(path.read_text() + f"\nextra: {tag} ['{trap}']\n")
+    yaml.unsafe_load(path.read_text())
+    assert trap.exists()  # where nothing stops it
+    trap.rmdir()
     with pytest.raises(ValueError, match=r"data\.yaml"):
         check_data("yolo", tmp_path / "data", workers=0)
     assert not trap.exists()
@@ -97,6 +101,9 @@ def test_yaml_runs_nothing(tag, tmp_path):
 def test_an_array_of_objects_is_not_unpickled(tmp_path):
     trap = tmp_path / "trap"
     np.save(tmp_path / "a.npy", np.array([Hostile(trap)], dtype=object), allow_pickle=True)
+    np.load(tmp_path / "a.npy", allow_pickle=True)
+    assert trap.exists()  # where nothing stops it
+    trap.unlink()
     predictor = cacseg.Predictor(small_model(), device="cpu")
     predictor.backend.bands = 4
     with pytest.raises(OSError, match=r"a\.npy"):
@@ -261,6 +268,22 @@ def test_links_to_files_in_an_output_are_replaced_not_written_through(model, tmp
     assert not any(path.is_symlink() for path in output.rglob("*"))
 
 
+def test_a_folder_in_an_output_may_be_a_link(model, tmp_path, capsys, monkeypatch):
+    """It is followed, and nothing but the masks that belong there is written or changed behind it."""
+    images, output, elsewhere = photos(tmp_path / "photos"), tmp_path / "out", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.txt").write_text("mine")
+    output.mkdir()
+    (output / "masks").symlink_to(elsewhere)
+    done = run(
+        "predict", model, images, "-o", output, "--overwrite", "--device", "cpu", capsys=capsys, monkeypatch=monkeypatch
+    )
+    assert done.code == 0, done.err
+    assert (output / "masks").is_symlink()
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["a.png", "mine.txt"]
+    assert (elsewhere / "mine.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "..\\..\\evil.png", "a/../../evil.png"])
 def test_names_of_uploads_lead_nowhere(name, tmp_path, monkeypatch):
     import tempfile
@@ -272,11 +295,11 @@ def test_names_of_uploads_lead_nowhere(name, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a" / "b"))
     (tmp_path / "a" / "b").mkdir(parents=True)
-    server = make_server()
+    made = make_server()
 
     async def upload():
-        async with server._lifespan(server.app):
-            answer = await ask(server.app, "/api/predict", f"name={quote(name)}".encode(), BODY, encode(noise()))
+        async with made._lifespan(made.app):
+            answer = await ask(made.app, "/api/predict", f"name={quote(name)}".encode(), BODY, encode(noise()))
             return answer, snapshot(tmp_path)
 
     (status, body), found = asyncio.run(upload())
@@ -288,14 +311,47 @@ def test_names_of_uploads_lead_nowhere(name, tmp_path, monkeypatch):
 # --- the page
 
 
-def test_the_page_listens_to_this_machine_alone():
-    assert inspect.signature(_command("app")).parameters["host"].default == "127.0.0.1"
-    text = (ROOT / "examples" / "serve_onnx.py").read_text()
-    assert '"--host", default="127.0.0.1"' in text
+def test_the_page_listens_to_this_machine_alone(model, tmp_path, capsys, monkeypatch):
+    """What the command binds by its own options, and the service by those that it parses."""
+    served = []
+    monkeypatch.setattr(server, "serve", lambda made, listening: served.append((made, listening.getsockname()[0])))
+    command, tools = ["app", model, "--port", 0, "--device", "cpu"], {"capsys": capsys, "monkeypatch": monkeypatch}
+    assert run(*command, **tools).code == 0
+    done = run(*command, "--host", "0.0.0.0", **tools)
+    assert (done.code, "no password" in done.err) == (0, True)
+    (here, address), (everywhere, other) = served
+    assert (address, other) == ("127.0.0.1", "0.0.0.0")
+    assert [_status(one.app, "elsewhere.example") for one in (here, everywhere)] == [400, 200]
+    assert _status(here.app, "localhost:8000") == 200
+    options = service_of(write_small(tmp_path / "classes.onnx", Small(3), "classes")).options
+    with uvicorn.Config(None, host=options.host, port=0).bind_socket() as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
 
 
-def _command(name):
-    return next(one.callback for one in commands.registered_commands if one.name == name)
+def _status(app, host):
+    """Of the page, asked for under the name of a host."""
+    parts = []
+
+    waiting = [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def receive():
+        if not waiting:
+            await asyncio.sleep(3600)  # the client stays
+        return waiting.pop()
+
+    async def send(message):
+        parts.append(message)
+
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http"}
+    scope |= {
+        "path": "/",
+        "raw_path": b"/",
+        "query_string": b"",
+        "root_path": "",
+        "headers": [(b"host", host.encode())],
+    }
+    asyncio.run(app({**scope, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}, receive, send))
+    return parts[0]["status"]
 
 
 def test_the_tests_that_the_page_names_are_there():

@@ -1,10 +1,13 @@
 """The scripts of benchmarks/ and tools/ that docs name."""
 
 import importlib.util
+import io
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import HTTPError, URLError
 
 import pytest
 import torch
@@ -99,3 +102,45 @@ def test_images_are_held_out(tmp_path, options, held):
         found = {split: sorted(path.stem for path in (tmp_path / "held" / kind / split).iterdir()) for split in SPLITS}
         assert found == {"train": sorted({*"abcd"} - {*held}), "val": held}
     assert (tmp_path / "held" / "labels" / "val" / "d.png").read_bytes() == b"d"
+
+
+def _index(pages):
+    """Answers of an index of packages: a page, or the status of an error."""
+
+    def answer(address, timeout):
+        found = pages.get(address.removeprefix("https://pypi.org/pypi/").removesuffix("/json"), 404)
+        if isinstance(found, int):
+            raise HTTPError(address, found, "no", {}, None)
+        if isinstance(found, Exception):
+            raise found
+        return io.BytesIO(found if isinstance(found, bytes) else json.dumps(found).encode())
+
+    return answer
+
+
+def _page(version, *advisories):
+    return {"info": {"version": version}, "vulnerabilities": [{"id": one, "withdrawn": None} for one in advisories]}
+
+
+def test_an_audit_tells_weak_from_unknown(monkeypatch):
+    audit = load("audit", "tools")
+    gone = {"id": "PYSEC-9", "withdrawn": "2020-01-01"}
+    pages = {"pycrypto/2.6.1": _page("2.6.1", "PYSEC-1"), "fine/1.0": _page("1.0"), "newest": _page("2.0")}
+    pages |= {"weak/1.0": _page("1.0", "PYSEC-7"), "old": _page("9.0"), "html/1": b"<html>", "html": b"<html>"}
+    pages |= {"withdrawn/1": {**_page("1"), "vulnerabilities": [gone]}, "off/1": URLError("refused"), "off": 503}
+    monkeypatch.setattr(audit, "urlopen", _index(pages))
+    code, lines = audit.judge([("fine", "1.0"), ("newest", "2.0"), ("withdrawn", "1")])
+    assert (code, len(lines)) == (audit.FINE, 1)
+    code, lines = audit.judge([("fine", "1.0"), ("weak", "1.0"), ("none", "1")])
+    assert code == audit.WEAK
+    assert "weak 1.0: PYSEC-7" in lines
+    code, lines = audit.judge([("fine", "1.0"), ("old", "1.0"), ("none", "1"), ("html", "1"), ("off", "1")])
+    assert code == audit.UNKNOWN
+    assert "1 without known weaknesses, 0 with some, 4 not audited" in lines[-1]
+    expected = [("old 1.0", "404", "9.0"), ("none 1", "404"), ("html 1",), ("off 1", "refused")]
+    for line, words in zip(lines[:-1], expected, strict=True):
+        assert all(word in line for word in words), line
+    for control in ({}, {"pycrypto/2.6.1": _page("2.6.1")}, {"pycrypto/2.6.1": URLError("refused")}):
+        monkeypatch.setattr(audit, "urlopen", _index({**pages, "pycrypto": 404, "pycrypto/2.6.1": 404, **control}))
+        code, lines = audit.judge([("fine", "1.0")])
+        assert (code, len(lines)) == (audit.UNASKED, 1)

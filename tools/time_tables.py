@@ -269,7 +269,8 @@ def damaged_files() -> list[str]:
         counts = [sum(one[outcome] for one in there) for outcome in outcomes]
         rows.append([title, str(sum(counts)), *map(str, counts)])
     extremes = f"The longest load took {found['longest_seconds']:.0f} s, the largest {found['largest_mib']:.0f} MiB."
-    return [recorded(found), extremes, "", *markdown_table(["files", "loads", *outcomes], rows)]
+    new = f"{found['new']:,} of {found['loads']:,} loads: bands, labels of other tools, hub folders, ONNX, uploads."
+    return [recorded(found), extremes, new, "", *markdown_table(["files", "loads", *outcomes], rows)]
 
 
 def killed_jobs() -> list[str]:
@@ -281,4 +282,6 @@ def killed_jobs() -> list[str]:
         same = [one for one in found["jobs"] if one["job"] == job]
         kills, equal = sum(len(one["kills"]) for one in same), sum(not one["problems"] for one in same)
         rows.append([job, str(len(same)), str(kills), str(equal)])
-    return [recorded(found), "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]
+    total = sum(found["kills"].values())
+    inside = f"{found['inside_writes']} of {total} kills came while an unfinished file was there."
+    return [recorded(found), inside, "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]

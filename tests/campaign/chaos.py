@@ -43,7 +43,7 @@ from campaign.jobs import (
     make_inputs,
     sets,
 )
-from campaign.machine import processor
+from campaign.machine import make_command, processor
 from campaign.workers import preload
 
 ENOUGH = 100 * 1024  # KiB, for whatever a job writes
@@ -227,7 +227,14 @@ def _children(pid: int) -> list[int]:
     return [int(one) for task in Path(f"/proc/{pid}/task").iterdir() for one in (task / "children").read_text().split()]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def command(chosen: argparse.Namespace) -> str:
+    """What does the same to the same jobs; where folders are kept is left out."""
+    more = [part for name in chosen.only or () for part in ("--only", name)]
+    more += [f"--{name.replace('_', '-')}" for name in ("fresh", "no_disk", "no_rank") if vars(chosen)[name]]
+    return make_command("chaos", {"KILLS": chosen.kills, "SEED": chosen.seed}, "CHAOS", more)
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
@@ -239,7 +246,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "-o", "--output", type=Path, default=Path("runs/chaos"), help="for the folders of jobs that differ"
     )
     parser.add_argument("--json", type=Path, help="write what happened as a record")
-    chosen = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = read_options(arguments)
     for name in set(WEIGHTS) - set(chosen.only or WEIGHTS):
         del WEIGHTS[name]
     begun, python = time.monotonic(), FRESH if chosen.fresh else ()
@@ -278,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.json:
         date = datetime.now(timezone.utc).date().isoformat()
         facts = {
-            "command": f"make chaos KILLS={chosen.kills} SEED={chosen.seed}",
+            "command": command(chosen),
             "date": date,
             "seed": chosen.seed,
             "processor": processor(),

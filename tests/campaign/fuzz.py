@@ -23,7 +23,7 @@ from typing import Any
 
 from campaign.corpus import make_corpus
 from campaign.loads import KINDS
-from campaign.machine import processor
+from campaign.machine import make_command, processor
 from campaign.workers import FINE, OUTCOMES, Case, Found, lay_out, parse_case, preload, run_cases
 
 LOADS = 1500
@@ -63,20 +63,26 @@ def print_table(results: Sequence[Found]) -> None:
         print(row[0].ljust(width), *(cell.rjust(9) for cell in row[1:]))
 
 
-def record(results: Sequence[Found], asked: int, seed: int, seconds: float, jobs: int) -> dict[str, Any]:
+def command(chosen: argparse.Namespace) -> str:
+    """What loads the same files; where they are kept is left out."""
+    numbers = {"REPEAT": chosen.repeat} if chosen.repeat else {"N": chosen.loads, "SEED": chosen.seed}
+    return make_command("fuzz", numbers, "FUZZ", [part for name in chosen.only for part in ("--only", name)])
+
+
+def record(results: Sequence[Found], chosen: argparse.Namespace, seconds: float) -> dict[str, Any]:
     import torch
 
     import cacseg
 
     counts = {row[0]: dict(zip(OUTCOMES, map(int, row[1:]), strict=True)) for row in table(results)}
     return {
-        "command": f"make fuzz N={asked} SEED={seed}",
+        "command": command(chosen),
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "seed": seed,
+        "seed": chosen.seed,
         "loads": len(results),
         "new": sum(KINDS[found.case.kind].is_new for found in results),
         "minutes": round(seconds / 60, 1),
-        "processes": jobs,
+        "processes": chosen.jobs,
         "longest_seconds": max(found.seconds for found in results),
         "largest_mib": max(found.mib for found in results),
         "processor": processor(),
@@ -99,7 +105,7 @@ def summary(results: Sequence[Found]) -> list[str]:
     ]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", "--loads", type=int, default=LOADS)
     parser.add_argument("--seed", type=int, default=0)
@@ -109,7 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/fuzz"), help="for what failed")
     parser.add_argument("--corpus", type=Path, help="the whole files, kept from one call to the next")
     parser.add_argument("--json", type=Path, help="write the table as a record")
-    chosen = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = read_options(arguments)
     with tempfile.TemporaryDirectory(prefix="cacseg_fuzz_") as scratch:
         corpus = make_corpus(chosen.corpus or Path(scratch) / "corpus")
         preload()
@@ -134,9 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*summary(results), sep="\n")
         print(f"{len(results)} loads in {seconds:.0f} s; seed {chosen.seed}")
     if chosen.json:
-        chosen.json.write_text(
-            json.dumps(record(results, chosen.loads, chosen.seed, seconds, chosen.jobs), indent=2) + "\n"
-        )
+        chosen.json.write_text(json.dumps(record(results, chosen, seconds), indent=2) + "\n")
     return int(any(found.outcome not in FINE for found in results))
 
 

@@ -42,6 +42,7 @@ class Kind(NamedTuple):
     is_new: bool = False  # came with bands, labelling tools, exports, hub folders, pages and services
     also: tuple[str, ...] = ()  # words that name the file as its name does
     beside: tuple[str, ...] = ()  # globs of other files of the tree that a case needs
+    is_data: bool = False  # a data set, of which an error may name the root alone
 
 
 # --- images
@@ -124,19 +125,30 @@ def load_split(corpus: Path, folder: Path, file: Path) -> list[str]:
 
 
 def load_model(corpus: Path, folder: Path, file: Path) -> list[str]:
-    """`cacseg predict FILE`; a file that is accepted has the tensors that were saved."""
+    """`cacseg predict FILE`; a file that is accepted has the tensors that were saved.
+
+    One whose checksum is gone or was counted anew must have those that it holds itself.
+    """
     import torch
 
     import cacseg
 
     model = cacseg.load(file)
     cacseg.Predictor(file, device="cpu")(corpus / "images" / "a.png")
-    expected = saved_tensors(corpus / "models" / "model.safetensors")
-    found = model.state_dict()
+    whole = corpus / "models" / "model.safetensors"
+    is_resealed = checksum_of(file) != checksum_of(whole)
+    expected, found = saved_tensors.__wrapped__(file) if is_resealed else saved_tensors(whole), model.state_dict()
     changed = [name for name in found if name not in expected or not torch.equal(found[name], expected[name])]
     if changed:
         raise WrongResult(f"accepted with other values in {changed[:3]}")
     return []
+
+
+def checksum_of(path: Path) -> str | None:
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        return (file.metadata() or {}).get("checksum")
 
 
 @cache
@@ -191,11 +203,13 @@ def load_config(corpus: Path, folder: Path, file: Path) -> list[str]:
 
 def load_arms(corpus: Path, folder: Path, file: Path) -> list[str]:
     """`cacseg compare synthetic --arms FILE`."""
-    from cacseg.recipes.compare import choose_arms, describe, make_plan
+    from cacseg.recipes.compare import choose_arms, describe, make_plan, naming_file
     from cacseg.recipes.named import find_recipe
 
-    base, arms = find_recipe("synthetic"), choose_arms(str(file))
-    make_plan(base, arms, (0, 1), (4,), {})
+    base = find_recipe("synthetic")
+    with naming_file(str(file)):
+        arms = choose_arms(str(file))
+        make_plan(base, arms, (0, 1), (4,), {})
     describe("synthetic", base, arms)
     return []
 
@@ -348,7 +362,7 @@ def explained(status: int, body: bytes) -> list[str]:
 
 
 def edit_safetensors(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
-    """In the header, in the description within it, or in the numbers."""
+    """In the header, in the description within it, or in the numbers; half of them get past the checksum."""
     length = int.from_bytes(content[:8], "little")
     header, numbers = json.loads(content[8 : 8 + length]), content[8 + length :]
     action = rng.choice(("header", "facts", "facts", "inner", "inner", "inner", "numbers", "numbers"))
@@ -367,8 +381,32 @@ def edit_safetensors(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
         else:
             key = rng.choice([key for key in facts if facts[key][:1] in '{["' or facts[key] == "null"])
             facts[key] = mutate_json(rng, facts[key].encode()).decode("utf-8", "replace")
+    facts = header.get("__metadata__") if isinstance(header, dict) else None
+    if isinstance(facts, dict) and rng.random() < 0.5:
+        facts.pop("checksum", None)
+        if rng.random() < 0.5:
+            return _sealed(header, numbers)
+    return _packed(header, numbers)
+
+
+def _packed(header: Any, numbers: bytes) -> bytes:
     text = to_json(header)
     return len(text).to_bytes(8, "little") + text + numbers
+
+
+def _sealed(header: dict[str, Any], numbers: bytes) -> bytes:
+    """With the checksum that reading will ask for, where the rest can be read at all."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    from cacseg._tensors import CHECKSUM, checksum
+
+    facts, content = header["__metadata__"], _packed(header, numbers)
+    try:
+        facts = json.loads(to_json(facts))  # as it is written
+        return _packed({**header, "__metadata__": {**facts, CHECKSUM: checksum(load(content), facts)}}, numbers)
+    except (SafetensorError, ValueError, TypeError, AttributeError, KeyError, RuntimeError, OverflowError):
+        return content
 
 
 def edit_checkpoint(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
@@ -458,28 +496,37 @@ def by_format(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:
 def _tool(name: str, *targets: str, share: float = 1.0) -> Kind:
     """Labels of a labelling tool; its images are damaged too, seldom."""
     return Kind(
-        f"labels/{name}", (*targets, *targets, *targets, "**/*.*"), (by_format,), load_split, share, True, beside=WHOLE
+        f"labels/{name}",
+        (*targets, *targets, *targets, "**/*.*"),
+        (by_format,),
+        load_split,
+        share,
+        True,
+        beside=WHOLE,
+        is_data=True,
     )
 
 
 CHECKPOINT: tuple[Mutator, ...] = (*(edit_checkpoint,) * 8, *BYTES)
+JOURNAL: tuple[Mutator, ...] = (*CSV_TEXT[:8], *BYTES, by_format)
+MAT_FILES = ("**/*.mat", "**/ImageSets/**/*.txt")
 HUB_FILES = ("config.json", "config.json", "README.md", "model.safetensors")
 
 KINDS: dict[str, Kind] = {
     "image": Kind("images", PICTURES, IMAGE, load_image, 12),
     "video": Kind("videos", ("*",), BYTES, load_video, 2),
-    "labels-index": Kind("labels/index", ("labels/**/*.png",), IMAGE, load_data, 6, beside=WHOLE),
-    "labels-colour": Kind("labels/colour", ("labels/**/*.png",), IMAGE, load_data, 4, beside=WHOLE),
-    "labels-mat": Kind("labels/mat", ("**/*.mat", "**/ImageSets/**/*.txt"), (by_format,), load_data, 2, beside=WHOLE),
-    "class-list": Kind("labels/index", ("classes.txt",), LINE_TEXT, load_data, 4, beside=WHOLE),
+    "labels-index": Kind("labels/index", ("labels/**/*.png",), IMAGE, load_data, 6, beside=WHOLE, is_data=True),
+    "labels-colour": Kind("labels/colour", ("labels/**/*.png",), IMAGE, load_data, 4, beside=WHOLE, is_data=True),
+    "labels-mat": Kind("labels/mat", MAT_FILES, (by_format,), load_data, 2, beside=WHOLE, is_data=True),
+    "class-list": Kind("labels/index", ("classes.txt",), LINE_TEXT, load_data, 4, beside=WHOLE, is_data=True),
     "zip": Kind("labels/zip", ("data.zip",), ZIP, partial(load_data, root="data.zip"), 8),
     "zip-bomb": Kind("labels/zip", ("data.zip",), (bomb_member,), partial(load_data, root="data.zip"), 0.1),
     "model": Kind("models", ("model.safetensors",), (edit_safetensors,) * 4 + BYTES[:6], load_model, 10),
     "weights": Kind("models", ("weights.pth", "old.pth"), BYTES + (mutate.edit_zip,) * 2, load_tensors, 6),
     "checkpoint": Kind("runs/stopped", ("last.ckpt",), CHECKPOINT, load_checkpoint, 4, beside=WHOLE),
     "config": Kind("runs/run", ("config.json",), JSON_TEXT, load_config, 8, beside=("config.json", "scores.json")),
-    "arms": Kind("runs/arms", ("arms.toml",), LINE_TEXT, load_arms, 5, also=("arm ", "arms ")),
-    "journal": Kind("journal", ("*.csv", "*.json"), CSV_TEXT[:8] + BYTES + (by_format,), load_journal, 6, beside=WHOLE),
+    "arms": Kind("runs/arms", ("arms.toml",), LINE_TEXT, load_arms, 5),
+    "journal": Kind("journal", ("*.csv", "*.json"), JOURNAL, load_journal, 6, also=("index.csv",), beside=WHOLE),
     "scores": Kind("runs/run", ("scores.json",), JSON_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "metrics": Kind("runs/run", ("metrics.csv",), CSV_TEXT, load_report, 4, beside=("*.json", "*.csv")),
     "evaluation": Kind("runs/evaluation", ("*.json", "*.csv"), (by_format,), load_report, 3, beside=WHOLE),

@@ -14,8 +14,11 @@ Mutator = Callable[[Random, bytes, Sequence[bytes]], bytes]
 
 EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 RUNS = (b"\0", b"\xff", b" ", b"[", b"(", b'"', b"\n")
-# Far too large, empty, or a little off. Sizes between, which are merely slow, are no fault of a file.
-SIDES = ((0, 0), (0, 9), (9, 0), (1, 1), (65535, 65535), (32767, 32767), (60000, 60000), (65535, 9), (300, 200))
+# Far too large, empty, a little off, or just below a limit: 256 megapixels of files, 100 of the page, 4 of the service.
+SIDES = (
+    *((0, 0), (0, 9), (9, 0), (1, 1), (65535, 65535), (32767, 32767), (60000, 60000), (65535, 9), (300, 200)),
+    *((15_900, 16_000), (65_535, 3_900), (9_999, 10_000), (1_999, 2_000)),
+)
 BOMB_BYTES = 5 * 2**30
 PNG = b"\x89PNG\r\n\x1a\n"
 

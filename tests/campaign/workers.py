@@ -31,6 +31,7 @@ except ImportError:
 
 SECONDS = 30.0  # of one load
 BYTES = 4 * 2**30  # that one load may take beside what a process has before
+LONGEST = 2000  # characters of a message
 CHUNK = 25  # loads of one process
 OUTCOMES = ("clean", "accepted", "raw", "wrong", "slow", "large", "crashed")
 FINE = ("clean", "accepted")
@@ -132,8 +133,17 @@ def lay_out(case: Case, corpus: Path, folder: Path) -> Path:
 
 
 def judge(case: Case, folder: Path, file: Path, load: Callable[[], list[str]]) -> tuple[str, str]:
-    """The outcome and its words. Clean is an error that the command line turns into one line, which names the file."""
-    names = (file.name, str(folder), *KINDS[case.kind].also)
+    """The outcome and its words.
+
+    Clean is an error that the command line turns into one line: it names the file, or the data set that it is of, and
+    has at most `LONGEST` characters.
+    """
+    kind = KINDS[case.kind]
+    names = (file.name, *kind.also, *((str(folder),) if kind.is_data else ()))
+
+    def is_clear(words: str) -> bool:
+        return len(words) <= LONGEST and any(name in words for name in names)
+
     try:
         reasons = load()
     except WrongResult as error:
@@ -144,7 +154,7 @@ def judge(case: Case, folder: Path, file: Path, load: Callable[[], list[str]]) -
             chain.append(inner)
         if any(_is_of_memory(str(one)) or (isinstance(one, MemoryError) and not str(one)) for one in chain):
             return "large", words
-        if isinstance(error, MISTAKES) and any(name in str(error) for name in names):
+        if isinstance(error, MISTAKES) and is_clear(str(error)):
             return "clean", words
         return "raw", words + "\n" + "".join(traceback.format_exception(error)[-8:])
     if not reasons:
@@ -152,7 +162,9 @@ def judge(case: Case, folder: Path, file: Path, load: Callable[[], list[str]]) -
     for reason in reasons:
         if _is_of_memory(reason):
             return "large", reason
-    named = [reason for reason in reasons if any(name in reason for name in names)]
+    if long := [reason for reason in reasons if len(reason) > LONGEST]:
+        return "raw", f"reported in {len(long[0])} characters: {long[0]}"
+    named = [reason for reason in reasons if is_clear(reason)]
     return ("clean", named[0]) if named else ("raw", f"reported without the name of the file: {reasons[0]}")
 
 

@@ -57,6 +57,18 @@ def test_a_damaged_member_is_named_and_the_others_are_read(compression, tmp_path
         files.read("b.png")
 
 
+def test_what_is_said_of_a_damaged_member_is_short(tmp_path):
+    """Python tells the bytes that stand where the name should be, however many they are."""
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("a.png", bytes(9000))
+    content = bytearray((tmp_path / "data.zip").read_bytes())
+    content[26:28] = (8000).to_bytes(2, "little")  # the length of the name, before the member itself
+    (tmp_path / "data.zip").write_bytes(content)
+    with pytest.raises(OSError, match=r"data\.zip/a\.png is damaged .*Copy the \.zip again") as raised:
+        open_files(tmp_path / "data.zip").read("a.png")
+    assert len(str(raised.value)) < 1000
+
+
 def test_a_member_that_begins_before_its_zip_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("a.png", b"a")

@@ -15,6 +15,7 @@ from cacseg.recipes.compare import (
     is_finished,
     join_plan,
     make_plan,
+    naming_file,
     read_comparison,
     write_comparison,
 )
@@ -205,6 +206,16 @@ def test_a_damaged_file_of_arms(tmp_path, content):
     (tmp_path / "arms.toml").write_bytes(content)
     with pytest.raises(ValueError, match=r"arms\.toml is no TOML"):
         choose_arms(str(tmp_path / "arms.toml"))
+
+
+@pytest.mark.parametrize("text", ["[nothing]\n", '["a b"]\nx = 1\n', '[wide]\n"model.nothing" = 1\n', ""])
+def test_errors_of_arms_name_their_file(tmp_path, text):
+    path = tmp_path / "arms.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"arms\.toml: .*arm"), naming_file(str(path)):
+        make_plan(BASE, choose_arms(str(path)), (0,), (4,), {})
+    with pytest.raises(ValueError, match=r"^there is no arm"), naming_file("nothing"):
+        choose_arms("nothing")
 
 
 def test_a_file_of_arms_may_begin_with_a_mark(tmp_path):

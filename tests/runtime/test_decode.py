@@ -10,7 +10,7 @@ from PIL import Image
 
 import bad_files as bad
 from cacseg.data.decode import decode_labels
-from cacseg.runtime import colours, decode
+from cacseg.runtime import colours, decode, headers
 from cacseg.runtime.bands import decode_bands
 from cacseg.runtime.headers import size_of, tiff_kind
 
@@ -129,6 +129,31 @@ def test_a_claim_of_any_format_is_refused_before_it_is_decoded(name, reader, mon
         decode_bands(content, name, 3)
     if max(SIZES[name]) > 2**15:  # more than OpenCV takes
         assert decode.decode_image(content, name, 10**11) == reader or name == "claims.tif"
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_jpeg_with_more_pixels_than_its_bytes_can_hold(progressive, monkeypatch):
+    """Decoders fill up what is missing, so that 631 bytes became 254 megapixels."""
+    monkeypatch.setattr(headers, "JPEG_SMALL", 10_000)
+    side = 32
+    while True:  # the densest that is made: one colour, and tables of its own
+        flat = encoded(Image.new("RGB", (side, side)), "JPEG", quality=1, optimize=True, progressive=progressive)
+        if side * side > 2_000_000:
+            break
+        assert decode.decode_image(flat, "flat.jpg").shape == (side, side, 3)
+        side *= 3
+    assert side * side / len(flat) < headers.JPEG_PIXELS / 4
+    content = bad.jpeg(15_900, 16_000, progressive)
+    with monkeypatch.context() as patch:
+        patch.setattr(decode.cv2, "imdecode", _never)
+        for read in decode.decode_image, lambda content, where: decode_bands(content, where, 3):
+            with pytest.raises(OSError, match=rf"x\.jpg claims 15900x16000 .* {len(content)} bytes.*Copy it again"):
+                read(content, "x.jpg")
+    small = bad.jpeg(100, 100, progressive)
+    assert len(small) * headers.JPEG_PIXELS > 10_000
+    assert headers.can_hold(small, 10_000)
+    assert not headers.can_hold(small, len(small) * headers.JPEG_PIXELS + 1)
+    assert headers.can_hold(bad.png(15_900, 16_000), 15_900 * 16_000)  # of PNG the chunks are counted
 
 
 def _never(*_):

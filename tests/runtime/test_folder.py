@@ -254,7 +254,9 @@ def test_files_of_others_are_left_alone(model, photos, tmp_path):
     with pytest.raises(NotADirectoryError, match="is a file"):
         run(model, photos, photos / "two.png")
     run(model, photos / "a", tmp_path / "out")
-    with pytest.raises(FileExistsError, match=r"holds the prediction of .*a/one.png under the name one, which .*b/one"):
+    with pytest.raises(
+        FileExistsError, match=r"index.csv holds the prediction of .*a/one.png under the name one, which .*b/one"
+    ):
         run(model, photos / "b", tmp_path / "out")
 
 
@@ -381,7 +383,8 @@ def test_an_image_that_is_gone_since_is_a_failure(model, photos, tmp_path):
 
 
 def test_scores_that_cannot_fit_are_refused_and_tiles_named(model, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 4 * 3 * 40 * 48 - 1)
+    needed = (4 * 3 + memory.WHOLE_BYTES) * 40 * 48  # scores of three classes, and what the network holds
+    monkeypatch.setattr(memory, "available_bytes", lambda: needed - 1)
     found = run(model, photos, tmp_path / "out", batch=3)
     assert found.written == 1  # the smaller one
     assert len(found.failed) == 3

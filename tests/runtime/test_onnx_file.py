@@ -308,9 +308,15 @@ def test_a_description_of_no_use_is_refused(text, tmp_path):
 
 
 def test_scores_that_cannot_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 4 * 3 * 64 * 64 - 1)
+    scores = 4 * 3 * 64 * 64
+    monkeypatch.setattr(memory, "available_bytes", lambda: scores + memory.WHOLE_BYTES * 64 * 64 - 1)
     image = np.zeros((64, 64, 3), np.uint8)
     predictor = cacseg.Predictor(write_small(tmp_path / "model.onnx", Small(3)))
     with pytest.raises(MemoryError, match=r"3 classes.*64x64.*--output classes"):
         predictor(image)
-    assert cacseg.Predictor(write_small(tmp_path / "classes.onnx", Small(3), "classes"))(image).mask.shape == (64, 64)
+    classes = cacseg.Predictor(write_small(tmp_path / "classes.onnx", Small(3), "classes"))
+    assert classes(image).mask.shape == (64, 64)
+    monkeypatch.setattr(memory, "available_bytes", lambda: memory.WHOLE_BYTES * 64 * 64 - 1)
+    with pytest.raises(MemoryError, match=r"64x64.*--scale.*--tile") as raised:
+        classes(image)
+    assert "--output" not in str(raised.value)

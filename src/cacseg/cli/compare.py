@@ -78,7 +78,7 @@ def compare(
     training.validate_every change that). DIR gets report.html, report.md, results.csv, classes.csv, costs.csv and
     pictures. The same command again goes on where it was interrupted. Exit code 1: a run failed; 130: stopped.
     """
-    from cacseg.recipes.compare import FILE, choose_arms, describe, make_plan
+    from cacseg.recipes.compare import FILE, choose_arms, describe, make_plan, naming_file
     from cacseg.recipes.config import change
 
     folders = [Path(source) for source in sources]
@@ -90,8 +90,10 @@ def compare(
         raise ValueError(f"give one recipe, or folders of comparisons; got {wrong!r}, which has no {FILE}.")
     name, base = open_recipe(sources[0])
     changes = read_changes(settings, root)
-    chosen = choose_arms(arms, more or ())
-    plan = make_plan(base, chosen, read_seeds(seeds), integers("--steps", steps) if steps else (), changes)
+    counts = integers("--steps", steps) if steps else ()
+    with naming_file(arms):
+        chosen = choose_arms(arms, more or ())
+        plan = make_plan(base, chosen, read_seeds(seeds), counts, changes)
     folder = output or Path("runs") / f"compare-{name.replace('/', '_')}"
     failed = train_all(folder, describe(name, change(base, changes), chosen), plan, jobs=jobs, devices=devices, mps=mps)
     if len(failed) < len(plan):

@@ -116,7 +116,7 @@ class TorchBackend:
         self, views: Sequence[list[Tensor]], size: tuple[int, int], *, maps: bool = False, plain: bool = False
     ) -> list[Answer]:
         if not comes_in_parts(self.inference, views[0][0], size):
-            check_memory(self.device, len(self.classes.names), size, views)
+            check_memory(self.device, len(self.classes.names), size, views, self.inference.window is None)
         try:
             with explain_memory(f"an image of {size[1]}x{size[0]}", self.device), evaluating(self.model):
                 return self._predict(views, size, maps, plain)

@@ -87,11 +87,19 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def check_memory(
-    device: torch.device, classes: int, size: tuple[int, int], views: Sequence[Sequence[torch.Tensor]]
+    device: torch.device,
+    classes: int,
+    size: tuple[int, int],
+    views: Sequence[Sequence[torch.Tensor]],
+    is_whole: bool,
 ) -> None:
-    """A MemoryError where the scores of images, shown as `views`, cannot fit; a GPU says so itself."""
+    """A MemoryError where the scores of images, shown as `views`, cannot fit; a GPU says so itself.
+
+    `is_whole`: the network sees them whole, not by windows, so that its maps must fit beside the scores.
+    """
     if device.type == "cpu":
-        check_scores(classes, [size, (views[0][0].shape[1], views[0][0].shape[2])], len(views), USE_TILES)
+        shown = (views[0][0].shape[1], views[0][0].shape[2])
+        check_scores(classes, [size, shown], len(views), USE_TILES, shown if is_whole else (0, 0))
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def evaluate(
             described = f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
             if "oracle" in names or not comes_in_parts(inference, group[0].views[0], (height, width)):
                 try:
-                    check_memory(device, n, (height, width), [one.views for one in group])
+                    check_memory(device, n, (height, width), [one.views for one in group], inference.window is None)
                 except MemoryError as error:
                     raise ValueError(f"{group[0].name}: {error}") from error
             with explain_memory(described, device), autocast(device, precision):

@@ -10,7 +10,8 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +99,17 @@ def choose_arms(names: str, more: Sequence[str] = ()) -> dict[str, Settings]:
     if not found:
         raise ValueError("a comparison needs an arm; got none. Example: --arms plain,tuned")
     return found
+
+
+@contextmanager
+def naming_file(names: str) -> Iterator[None]:
+    """An error about arms names the TOML file that they are of."""
+    try:
+        yield
+    except ValueError as error:
+        if names.endswith(".toml") and names not in str(error):
+            raise ValueError(f"{names}: {error}") from error
+        raise
 
 
 def _known_arm(name: str) -> Settings:

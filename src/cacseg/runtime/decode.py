@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from cacseg.runtime.headers import PNG_START, TIFF_STARTS, TiffKind, has_whole_chunks, size_of, tiff_kind
+from cacseg.runtime.headers import PNG_START, TIFF_STARTS, TiffKind, can_hold, has_whole_chunks, size_of, tiff_kind
 from cacseg.runtime.opencv import cv2
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy")
@@ -68,12 +68,20 @@ def is_opencvs(size: tuple[int, int]) -> bool:
 
 
 def check_header(content: bytes, where: str, max_pixels: int) -> tuple[int, int]:
-    """Width and height by the header, before anything is decoded; refuses more than `max_pixels`, and what has none."""
+    """Width and height by the header, before anything is decoded.
+
+    Refuses more than `max_pixels`, a JPEG with far more than its bytes can hold, and what has no size.
+    """
     size = size_of(content) or _size_by_pillow(io.BytesIO(content))
     if size is None:
         raise OSError(_unreadable(content, where))
     check_size(size, where, max_pixels)
     check_chunks(content, where)
+    if not can_hold(content, size[0] * size[1]):
+        raise OSError(
+            f"{where} claims {size[0]}x{size[1]} pixels in {len(content)} bytes, which no JPEG can hold: it is "
+            "damaged or truncated. Copy it again, or remove it."
+        )
     return size
 
 

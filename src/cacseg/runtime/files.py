@@ -208,7 +208,7 @@ class ZipFiles:
         except (RuntimeError, NotImplementedError) as error:  # encrypted, or packed in a way that Python cannot undo
             raise OSError(f"{self.where(path)} cannot be unpacked ({error}). Make the .zip anew.") from error
         except Exception as error:  # of many types, as the damage will have it
-            raise OSError(f"{self.where(path)} is damaged ({error}). Copy the .zip again.") from error
+            raise OSError(f"{self.where(path)} is damaged ({error!s:.200}). Copy the .zip again.") from error
 
     def stamp(self, path: str) -> dict[str, str]:
         """Of the whole .zip."""

@@ -9,9 +9,12 @@ import struct
 from typing import NamedTuple
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
+JPEG_START = b"\xff\xd8"
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers that a size follows
 JPEG_ALONE = frozenset((0x01, *range(0xD0, 0xD9)))  # markers that nothing follows
+JPEG_PIXELS = 2000  # of a byte, at most: flat pictures have some 64, progressive ones some 340
+JPEG_SMALL = 10**6  # pixels that any JPEG may claim
 TIFF_VALUES = {1: "B", 3: "H", 4: "I", 16: "Q"}  # kinds of whole numbers
 WIDTH, HEIGHT, BITS, SAMPLES, SAMPLE_FORMAT = 256, 257, 258, 277, 339  # tags of TIFF
 MOST_ENTRIES = 4096  # of a TIFF's first page that are looked at
@@ -38,7 +41,7 @@ def size_of(content: bytes) -> tuple[int, int] | None:
     try:
         if content.startswith(PNG_START):
             width, height = struct.unpack_from(">II", content, 16)
-        elif content.startswith(b"\xff\xd8"):
+        elif content.startswith(JPEG_START):
             return _jpeg_size(content)
         elif content.startswith(TIFF_STARTS):
             tags = _tiff_tags(content)
@@ -55,6 +58,11 @@ def size_of(content: bytes) -> tuple[int, int] | None:
     except (struct.error, IndexError, KeyError):
         return None
     return abs(width), abs(height)
+
+
+def can_hold(content: bytes, pixels: int) -> bool:
+    """Whether so few bytes can be a picture of so many pixels; False only of a JPEG, which decoders fill up."""
+    return not content.startswith(JPEG_START) or pixels <= max(JPEG_SMALL, JPEG_PIXELS * len(content))
 
 
 def has_whole_chunks(content: bytes) -> bool:

@@ -95,8 +95,9 @@ class Journal:
         if row is None:
             return False
         if row[1] != os.path.realpath(item.path):
+            index = self.index if item.name in _read(self.index) else self._merged
             raise FileExistsError(
-                f"{self.folder} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
+                f"{index} holds the prediction of {row[1]} under the name {item.name}, which {item.path} "
                 "would get too. Give the same inputs as before, or another folder."
             )
         try:
@@ -200,6 +201,6 @@ def _compare(written: Path, options: Mapping[str, Any]) -> None:
     if keys:
         changes = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys)
         raise ValueError(
-            f"{written.parent} holds predictions made with other options ({changes}). Choose another folder, or "
-            "pass --overwrite to make them anew."
+            f"{written.parent} holds, by its {written.name}, predictions made with other options ({changes}). "
+            "Choose another folder, or pass --overwrite to make them anew."
         )

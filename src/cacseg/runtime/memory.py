@@ -15,6 +15,10 @@ LIMITS = (  # of a container: its limit, what it has taken, and what of that can
     ),
 )
 
+WHOLE_BYTES = (
+    48  # of a pixel: the image in bytes and floats, and a floor for the maps of a network (small FCN: 51 to 99)
+)
+
 
 def available_bytes() -> int | None:
     """Bytes that this process may still take, swap included; None where nothing says so."""
@@ -35,16 +39,21 @@ def available_bytes() -> int | None:
     return min(found, default=None)
 
 
-def check_scores(classes: int, sizes: Sequence[tuple[int, int]], images: int, remedy: str) -> None:
+def check_scores(
+    classes: int, sizes: Sequence[tuple[int, int]], images: int, remedy: str, shown: tuple[int, int] = (0, 0)
+) -> None:
     """A MemoryError where scores of all classes, in 4 bytes each, of images at these sizes cannot fit.
 
-    The machine would otherwise end the process when it takes more than there is.
+    Beside them the network holds `WHOLE_BYTES` for each pixel of `shown`, the size at which it sees an image whole. The
+    machine would otherwise end the process when it takes more than there is.
     """
     needed = 4 * classes * images * sum(height * width for height, width in dict.fromkeys(sizes))
+    needed += WHOLE_BYTES * images * shown[0] * shown[1]
     there = available_bytes()
     if there is not None and needed > there:
         height, width = sizes[0]
         raise MemoryError(
-            f"the scores of {classes} classes for {images} image(s) of {width}x{height} must fit into memory; they "
-            f"take {needed / 1e9:.1f} GB, and {max(0, there) / 1e9:.1f} GB are left. {remedy}"
+            f"the scores of {classes} classes for {images} image(s) of {width}x{height}, and what the network holds "
+            f"meanwhile, must fit into memory; they take {needed / 1e9:.1f} GB at least, and "
+            f"{max(0, there) / 1e9:.1f} GB are left. {remedy}"
         )

@@ -19,9 +19,8 @@ from cacseg.runtime.result import Floats
 from cacseg.runtime.seal import check_seal
 from cacseg.runtime.windows import slide
 
-SMALLER = (
-    "Export the model with --output classes, take a smaller --batch or --scale, or use --tile with the model itself."
-)
+CLASSES_ALONE = "Export the model with --output classes."
+SMALLER = "Take a smaller --batch or --scale, or use --tile with the model itself."
 METADATA = "cacseg"  # the key of the description in the file
 FORMAT = 1  # of that description
 NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "bands", "normalises", "output", "classifier"}
@@ -116,8 +115,11 @@ class OnnxBackend:
         """As `Backend.predict`; `run` are onnxruntime's RunOptions, by which another thread can end it."""
         self.check(maps=maps, plain=plain)
         shown = (views[0].shape[1], views[0].shape[2])
+        seen = shown if self.window is None else (0, 0)
         if self.has_maps:
-            check_scores(len(self.classes.names), [size, shown], len(views), SMALLER)
+            check_scores(len(self.classes.names), [size, shown], len(views), f"{CLASSES_ALONE} {SMALLER}", seen)
+        else:
+            check_scores(0, [size], len(views), SMALLER, seen)
         images = np.stack(views)
         if not self.facts["normalises"]:
             images = images * self._factor - self._shift

@@ -44,7 +44,7 @@ def _voc_classes(files: Files, top: str) -> ClassList:
         try:
             red, green, blue = (int(value) for value in parts[1].split(","))
         except (ValueError, IndexError):
-            raise ValueError(f"line {number} of {where} must be name:red,green,blue::; got {line!r}.") from None
+            raise ValueError(f"line {number} of {where} must be name:red,green,blue::; got {line[:200]!r}.") from None
         colours[parts[0]] = (red, green, blue)
     classes = of_names(list(colours), where)
     palette = tuple(colours[name] for name in classes.names)
