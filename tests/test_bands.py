@@ -167,6 +167,14 @@ def test_a_file_of_other_bands_or_none_is_one_line(tmp_path):
         decode_bands(whole, "x", 2, max_pixels=1000)
 
 
+def test_the_values_of_all_bands_are_limited(tmp_path):
+    save_tiff(tmp_path / "a.tif", np.zeros((4, 32, 32), np.float32), **PLACE)
+    content = (tmp_path / "a.tif").read_bytes()
+    assert decode_bands(content, "a.tif", 4, max_pixels=4096).shape == (32, 32, 4)
+    with pytest.raises(OSError, match=r"a\.tif has 32x32 pixels of 4 bands, more than 0\.004095 million.*--max-pixels"):
+        decode_bands(content, "a.tif", 4, max_pixels=4095)
+
+
 def test_a_split_reads_bands_and_ignores_what_has_no_data(folders):
     sample = open_data("folder", folders / "geo", "val", bands=4).read(0)
     assert sample.image.shape == (SIZE, SIZE, 4)

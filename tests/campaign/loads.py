@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from campaign import mutate
-from campaign.mutate import BYTES, IMAGE, ZIP, Mutator, bomb_member, edit_numpy_header
+from campaign.mutate import BYTES, IMAGE, WINDOWS, ZIP, Mutator, bomb_member, edit_numpy_header
 from campaign.structure import mutate_csv, mutate_json, mutate_lines, mutate_value, to_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -462,6 +462,7 @@ def edit_onnx_facts(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
     return model.SerializeToString()
 
 
+TILED = partial(load_image, model="bands.safetensors", tile=True)
 PICTURES = ("*.png", "*.jpg", "*.jpeg", "*.webp", "*.bmp", "*.tif", "*.tiff", "*.gif")
 NUMPY = (*IMAGE, edit_numpy_header)
 TEXTS = ("*.json", "**/*.json")
@@ -532,7 +533,7 @@ KINDS: dict[str, Kind] = {
     "evaluation": Kind("runs/evaluation", ("*.json", "*.csv"), (by_format,), load_report, 3, beside=WHOLE),
     "comparison": Kind("runs/comparison", (*TEXTS, "**/*.csv"), (by_format,), load_comparison, 2, beside=WHOLE),
     "bands": Kind("bands", ("*",), (numpy_or_image,), partial(load_image, model="bands.safetensors"), 7, True),
-    "bands-tiled": Kind("bands", ("*.tif",), IMAGE, partial(load_image, model="bands.safetensors", tile=True), 3, True),
+    "bands-tiled": Kind("bands", ("*.tif",), WINDOWS, TILED, 3, True),
     "coco": _tool("coco", "annotations/*.json", share=2),
     "coco-runs": _tool("coco_runs", "**/*.json", share=2),
     "labelme": _tool("labelme", "**/*.json", share=2),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
 
 Mutator = Callable[[Random, bytes, Sequence[bytes]], bytes]
@@ -15,10 +16,8 @@ Mutator = Callable[[Random, bytes, Sequence[bytes]], bytes]
 EDGES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 RUNS = (b"\0", b"\xff", b" ", b"[", b"(", b'"', b"\n")
 # Far too large, empty, a little off, or just below a limit: 256 megapixels of files, 100 of the page, 4 of the service.
-SIDES = (
-    *((0, 0), (0, 9), (9, 0), (1, 1), (65535, 65535), (32767, 32767), (60000, 60000), (65535, 9), (300, 200)),
-    *((15_900, 16_000), (65_535, 3_900), (9_999, 10_000), (1_999, 2_000)),
-)
+FAR_OFF = ((0, 0), (0, 9), (9, 0), (1, 1), (65535, 65535), (32767, 32767), (60000, 60000), (65535, 9), (300, 200))
+SIDES = (*FAR_OFF, (15_900, 16_000), (65_535, 3_900), (9_999, 10_000), (1_999, 2_000))
 BOMB_BYTES = 5 * 2**30
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -82,9 +81,9 @@ BYTES: tuple[Mutator, ...] = (
 )
 
 
-def resize_header(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
+def resize_header(rng: Random, content: bytes, _: Sequence[bytes], sides: Sequence[tuple[int, int]] = SIDES) -> bytes:
     """Another width and height in the header of a PNG, JPEG, GIF, BMP or TIFF; the checksum of a PNG is right."""
-    width, height = rng.choice(SIDES)
+    width, height = rng.choice(sides)
     found = bytearray(content)
     if content.startswith(PNG):
         found[16:24] = struct.pack(">II", width, height)
@@ -146,6 +145,8 @@ def edit_numpy_header(rng: Random, content: bytes, _: Sequence[bytes]) -> bytes:
 
 
 IMAGE: tuple[Mutator, ...] = (*BYTES, resize_header, resize_header, damage_below_checksums, damage_below_checksums)
+# By windows an image of any size is predicted, in the time that its pixels take: a large one is no fault.
+WINDOWS: tuple[Mutator, ...] = (*BYTES, *(partial(resize_header, sides=FAR_OFF),) * 2)
 
 
 def edit_zip(rng: Random, content: bytes, others: Sequence[bytes]) -> bytes:

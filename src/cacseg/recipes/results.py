@@ -66,7 +66,9 @@ def read_results(folders: Sequence[Path]) -> Results:
                 data = [scores["class_names"], validated["images"], validated["labelled_pixels"]]
                 first, before = labels.setdefault(key[:1], (path, data))
                 if before != data:
-                    raise ValueError(f"{first} and {path} were scored on different images and cannot be compared.")
+                    raise ValueError(
+                        f"{first / SCORES} and {path / SCORES} are scores of different images and cannot be compared."
+                    )
             rows = score_rows(about, scores)
             results += rows.results
             classes += rows.classes

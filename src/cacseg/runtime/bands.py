@@ -18,6 +18,7 @@ from cacseg.runtime.colours import Picture
 from cacseg.runtime.decode import (
     MAX_PIXELS,
     NUMPY_START,
+    RAISE,
     TooLargeError,
     check_header,
     check_size,
@@ -155,6 +156,11 @@ def _from_tiff(content: bytes, where: str, bands: int, max_pixels: int) -> npt.N
         with rasterio.MemoryFile(content) as memory, memory.open(driver="GTiff") as dataset:
             check_size((dataset.width, dataset.height), where, max_pixels)
             _check_count(dataset.count, where, bands)
+            if dataset.width * dataset.height * bands > max_pixels:  # of 4 bytes each
+                raise TooLargeError(
+                    f"{where} has {dataset.width}x{dataset.height} pixels of {bands} bands, more than "
+                    f"{max_pixels / 1e6:g} million values. {RAISE}"
+                )
             return read_bands(dataset).transpose(1, 2, 0)
 
 

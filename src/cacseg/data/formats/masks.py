@@ -70,8 +70,8 @@ def _find_voc(files: Files, top: str, split: str, classes: ClassList, rules: Rul
         wanted = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
         for folder, there in (("JPEGImages", images), ("SegmentationClass", labels)):
             problems += [
-                f"{files.where(path)} names {name}, which {files.where(join(top, folder))} does not have. Export it "
-                "again, with its images, or take the line out."
+                f"{files.where(path)} names {name[:100]}, which {files.where(join(top, folder))} does not have. Export "
+                "it again, with its images, or take the line out."
                 for name in wanted
                 if name not in there
             ]
