@@ -371,7 +371,7 @@ def test_other_refusals(model, tmp_path, monkeypatch):
     with pytest.raises(FileExistsError, match="exists already"):
         export(model, tmp_path / "there.onnx")
     monkeypatch.setitem(sys.modules, "onnxscript", None)  # as where it is not installed
-    with pytest.raises(ModuleNotFoundError, match=r"onnxscript: pip install 'cacseg\[export\]'"):
+    with pytest.raises(ModuleNotFoundError, match="pip install onnxscript"):
         check_packages("onnx")
     check_packages("torch-export")
     for old in ("2.7.1+cu126", "1.13.1"):
