@@ -12,6 +12,7 @@ import sys
 import types
 import warnings
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 
 
 def _empty_module(name: str) -> types.ModuleType:
@@ -34,7 +35,7 @@ def _empty_module(name: str) -> types.ModuleType:
 
 
 warnings.filterwarnings("ignore")
-for _name in ("mmcv._ext", "mmcv.ops", "ftfy", "regex"):
+for _name in ("mmcv._ext", "mmcv.ops", *(one for one in ("ftfy", "regex") if find_spec(one) is None)):
     sys.modules[_name] = _empty_module(_name)
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from cacseg.engine import resident as resident_images
 from cacseg.engine.resident import TO_YIQ, Draws, DrawStream, _colours, cut_crops, estimate_bytes, load_pictures
 from cacseg.engine.resident import load_split as load
 from cacseg.engine.stream import MicroBatches, Order, TrainStream, ValidationPictures, collate, numbers_at
-from engine_runs import Stripes, run, small_loaders, small_task, whole
+from engine_runs import Stripes, run, small_loaders, small_model, small_task, whole
 
 CPU = torch.device("cpu")
+MEAN, STD = (300.0, 900.0, 0.5, -20.0), (90.0, 400.0, 0.2, 8.0)
 
 
 class Photographs:
@@ -37,6 +38,26 @@ class Photographs:
         image = cv2.resize(generator.integers(0, 256, (7, 9, 3)).astype(np.uint8), (width, height))
         coarse = generator.choice(np.array([0, 0, 0, 1, 2, 3, 4, 255], np.uint8), (4, 5))
         return Sample(image, cv2.resize(coarse, (width, height), interpolation=cv2.INTER_NEAREST))
+
+
+class InBands:
+    """Another data set with four float bands for its colours; a corner has no data."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __getattr__(self, name):
+        return getattr(self.data, name)
+
+    def __len__(self):
+        return len(self.data)
+
+    def read(self, index):
+        sample = self.data.read(index)
+        values = sample.image[..., [0, 1, 2, 0]].astype(np.float32) / 64.0 - 2.0
+        image = values * np.float32(STD) + np.float32(MEAN)
+        image[:4, :7] = np.nan
+        return Sample(image, sample.labels)
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +204,18 @@ def test_crops_on_a_gpu_are_those_on_the_host_and_wait_for_nothing(split):
 
 
 @pytest.mark.gpu
-def test_recorded_steps_are_the_steps(tmp_path, monkeypatch):
+def test_crops_of_bands_on_a_gpu_are_those_on_the_host():
+    data, transform, drawn = InBands(Photographs()), TrainTransform((64, 70)), draws()
+    here = cut_crops(load(data, CPU), transform, drawn)
+    there = cut_crops(load(data, torch.device("cuda")), transform, Draws(*(one.cuda() for one in drawn)))
+    assert torch.isnan(here.images).any()
+    assert torch.equal(there.labels.cpu(), here.labels)
+    torch.testing.assert_close(there.images.cpu(), here.images, rtol=1e-5, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bands", [None, 4])
+def test_recorded_steps_are_the_steps(bands, tmp_path, monkeypatch):
     """Without dropout, whose random numbers a recording draws alike; rounding grows from step to step."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     found = []
@@ -191,8 +223,11 @@ def test_recorded_steps_are_the_steps(tmp_path, monkeypatch):
         transform = TrainTransform((32, 32), ratios=(1.0, 1.0), distort=False)
         options = {"accelerator": "gpu", "graph": graph, "validate_every": 100, "save_every": 100}
         optimiser = {"name": "adamw", "rate": 1e-3, "clip": 1.0}
-        loaders = small_loaders(Stripes(), Stripes("val", 3), transform=transform, resident=True)
-        run(tmp_path / f"{graph}", 10, loaders=loaders, optimiser=optimiser, **options)
+        data, chosen = [Stripes(), Stripes("val", 3)], {}
+        if bands:
+            data, chosen = [InBands(one) for one in data], {"mean": MEAN, "std": STD, "bands": bands}
+        loaders = small_loaders(*data, transform=transform, resident=True)
+        run(tmp_path / f"{graph}", 10, model=small_model(**chosen), loaders=loaders, optimiser=optimiser, **options)
         found.append([float(row["loss/total"]) for row in losses(tmp_path / f"{graph}") if row["loss/total"]])
     assert len(found[0]) == 10
     assert found[1] == pytest.approx(found[0], rel=1e-2)

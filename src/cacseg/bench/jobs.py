@@ -204,13 +204,10 @@ def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:
     return make_model(chosen, cast(SegmentationData, names), _ignore)
 
 
-def predict_jobs(
-    model: SegmentationModel, paths: Sequence[Path], device: torch.device, *, precision: str, batch: int, workers: int
-) -> Jobs:
+def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, precision: str, batch: int, workers: int) -> Jobs:
     """Masks of files by a loop, by `cacseg predict`, and by that with overlays beside the masks."""
-    model = model.to(device).eval()
-    inputs, backend = find_images(paths), TorchBackend(model, device=device, precision=precision)
-    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (model.mean, model.std))
+    model, device, inputs = backend.model, backend.device, find_images(paths)
+    mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (backend.mean, backend.std))
 
     def loop() -> float:
         with TemporaryDirectory() as scratch, torch.inference_mode(), autocast(device, precision):

@@ -81,7 +81,10 @@ def predict(
     images: Annotated[int, typer.Option(min=1, help="How many images at most.")] = 128,
     device: Device = "",
     precision: options.Precision = "fp32",
-    batch: options.Batch = 1,
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images in a batch; what `cacseg predict` takes, by default.", show_default=False),
+    ] = None,
     workers: options.Workers = options.WORKERS,
     rounds: Rounds = 3,
     json_file: JsonFile = None,
@@ -102,6 +105,7 @@ def predict(
     from cacseg.bench.data import write_generated
     from cacseg.bench.jobs import compare_rates, predict_jobs, random_model
     from cacseg.cli._options import open_recipe, read_changes
+    from cacseg.engine.backend import TorchBackend
     from cacseg.engine.device import choose_device
     from cacseg.recipes.config import change
     from cacseg.runtime.inputs import find_images
@@ -111,13 +115,14 @@ def predict(
     place = choose_device(device or "auto")
     chosen = change(open_recipe(recipe)[1], read_changes(settings, None)).model
     torch.manual_seed(0)
-    model = random_model(chosen, classes)
+    backend = TorchBackend(random_model(chosen, classes), device=place, precision=precision)
+    batch = batch or backend.batch
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if not paths:
             write_generated(Path(scratch), images)
             paths = [f"{scratch}/ADEChallengeData2016/images"]
         files = [one.path for one in find_images(paths)][:images]
-        jobs = predict_jobs(model, files, place, precision=precision, batch=batch, workers=workers)
+        jobs = predict_jobs(backend, files, precision=precision, batch=batch, workers=workers)
         task = bar.add_task("predicting", total=(rounds + 1) * len(jobs))
         compare_rates(jobs, 1, lambda: bar.advance(task))  # fills the file cache, chooses algorithms
         rates = compare_rates(jobs, rounds, lambda: bar.advance(task))
