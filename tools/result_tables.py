@@ -23,7 +23,9 @@ MODELS = {
     "upernet": "UPerNet-MobileNetV2",
     "upernet on tf_efficientnet_lite2": "UPerNet-EfficientNet-Lite2",
     "fcn on mobilenetv2_100": "FCN-MobileNetV2",
+    "deeplabv3plus": "small DeepLabV3+",
 }
+SCENES = {"adamw": "Generated scenes, rate 1e-3", "adamw_fast": "Generated scenes, rate 3e-3"}
 TITLES = {"overlap": "plain, soft Jaccard", "unadapted": "`tuned`, one classifier for all"}
 ARMS = ("plain", "overlap", "paper", "released", "unadapted", "tuned")
 HEADS = {
@@ -55,6 +57,13 @@ def kept_aside() -> pd.DataFrame:
     return rows[rows["own"] == "yes"].rename(columns={"miou": "mean_iou"})
 
 
+def scenes() -> pd.DataFrame:
+    """Runs of the search on generated scenes, at two rates."""
+    rows = pd.read_csv(RECORDS / "search.csv").rename(columns={"miou": "mean_iou"})
+    rows = rows[rows["data"] == "scenes"].replace({"arm": {"plain_overlap": "overlap", "fixed_overlap": "unadapted"}})
+    return rows.assign(data=rows["optimiser"])
+
+
 def gains(rows: pd.DataFrame, data: dict[str, str], arms: tuple[str, ...]) -> list[list[str]]:
     """Data, model, steps, and the mIoU of each arm; three seeds or nothing."""
     found = []
@@ -69,8 +78,13 @@ def gains_table() -> list[str]:
 
 
 def kept_aside_table() -> list[str]:
+    """Last the pixel accuracy of `tuned`, from plain."""
     arms = ("plain", "overlap", "released", "tuned")
-    return markdown_table(["data", "model", "steps", *titles(arms)], gains(kept_aside(), KEPT_ASIDE, arms))
+    lines = averaged(kept_aside(), "plain", "pixel_accuracy", CELL)
+    of_data = {line.data: line for line in lines[lines["arm"] == "tuned"].itertuples()}
+    pixels = [plus_minus(of_data[one].difference, of_data[one].difference_error, "+") for one in KEPT_ASIDE]
+    rows = [[*row, one] for row, one in zip(gains(kept_aside(), KEPT_ASIDE, arms), pixels, strict=True)]
+    return markdown_table(["data", "model", "steps", *titles(arms), "pixel accuracy of `tuned`"], rows)
 
 
 def readme_table() -> list[str]:
@@ -111,27 +125,31 @@ def group_table() -> list[str]:
 
 
 def class_table() -> list[str]:
-    """Of the classes of Cityscapes, kept aside, those whose IoU `tuned` changes by more than five points."""
-    rows, arms = [], ("plain", "plain_overlap", "released", "tuned")
+    """Of the classes of Cityscapes, kept aside, those that `tuned` changes by more than five points; the others."""
+    rows, arms, rest = [], ("plain", "plain_overlap", "released", "tuned"), []
     recorded = pd.read_csv(RECORDS / "street_scenes_classes.csv")
     lines = averaged(recorded[recorded["own"] == "yes"], "plain", "iou", ["class"])
     for name, of_class in lines.groupby("class", sort=False):
         of_arm = {line.arm: line for line in of_class.itertuples()}
         if abs(of_arm["tuned"].difference) > 5.0:
             rows.append([str(name), *(shown_as(of_arm[arm]) for arm in arms)])
+        else:
+            rest.append([of_arm[arm].difference for arm in arms[1:]])
+    ranges = [f"{min(found):+.1f} to {max(found):+.1f}" for found in zip(*rest, strict=True)]
+    rows.append([f"the other {len(rest)}, from plain", "", *ranges])
     return markdown_table(["IoU", *titles(("plain", "overlap", "released", "tuned"))], rows)
 
 
 def adapting_table() -> list[str]:
     """`tuned` beside arms that share its losses and do not adapt, paired by seed."""
-    both = pd.concat([kept_aside(), shipped()])
+    both = pd.concat([kept_aside(), shipped(), scenes()])
     against = {}
     for base in ("overlap", "unadapted"):
         lines = averaged(both, base, "mean_iou", CELL)
         for line in lines[(lines["arm"] == "tuned") & (lines["pairs"] >= 3)].itertuples():
             cell = line.data, line.model, line.steps
             against.setdefault(cell, {})[base] = plus_minus(line.difference, line.difference_error, "+")
-    names = {**KEPT_ASIDE, **DATA}
+    names = {**KEPT_ASIDE, **DATA, **SCENES}
     rows = [
         [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
         for (data, model, steps), found in against.items()

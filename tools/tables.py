@@ -13,6 +13,7 @@ from pathlib import Path
 
 import code_tables as code
 import result_tables as results
+import search_tables as search
 import time_tables as times
 
 from cacseg.recipes.ablate import TABLES
@@ -27,6 +28,9 @@ PAGES: dict[str, dict[str, Table]] = {
         "groups": results.group_table,
         "classes": results.class_table,
         "adapting": results.adapting_table,
+        "search": search.search_table,
+        "long": search.long_table,
+        "tried": search.tried_table,
     },
     "docs/speed.md": {
         "loss": times.loss_times,
