@@ -296,7 +296,8 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
 def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) -> ExportedProgram:
     """The program of the module, for any number of images of any size from `LEAST_SIDE` on."""
     images = draw_images(module, TRACED).to(device)
-    sizes = {0: Dim("batch", min=1), 2: Dim("height", min=LEAST_SIDE), 3: Dim("width", min=LEAST_SIDE)}
+    most = 65535 if device.type == "cuda" else None  # CUDA's kernels say so while they are traced
+    sizes = {0: Dim("batch", min=1, max=most), 2: Dim("height", min=LEAST_SIDE), 3: Dim("width", min=LEAST_SIDE)}
     # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
     oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     try:
