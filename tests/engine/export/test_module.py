@@ -115,8 +115,13 @@ class Refuses(nn.Module):
 
 
 def test_the_sizes_that_a_model_takes_are_found_by_trying():
-    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64)] == [(1, 4), (32, 4), (64, 4)]
-    with pytest.raises(ValueError, match="multiples of 32 or 64"):
+    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64, 128)] == [
+        (1, 4),
+        (32, 4),
+        (64, 4),
+        (128, 4),
+    ]
+    with pytest.raises(ValueError, match="multiples of 32, 64 or 128"):
         find_multiple(Refuses(100), 3, CPU)
 
 

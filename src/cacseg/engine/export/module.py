@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from cacseg.adapters.converted import ConvertedModel, is_converted
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.export.classifier import for_onnx
+from cacseg.functional._precision import widen
 from cacseg.models.heads import OCRNet
 from cacseg.models.layers import crop, missing_to_multiple, pool, resize
 from cacseg.models.model import PlainClassifier, SegmentationModel
@@ -93,7 +94,7 @@ class InferenceModule(nn.Module):
             classifier: Callable[[Tensor], Any] = model.classifier
             if is_plain and isinstance(model.classifier, ContextAwareClassifier):
                 classifier = model.classifier.plain_logits
-            logits: Tensor = classifier(model.features(images).float()).float()
+            logits: Tensor = classifier(widen(model.features(images))).float()
             return model.upsample_logits(logits, images.shape[2:]) if at_input else logits
         logits = find_logits(forward_of(model, plain=is_plain)(images)).float()
         return resize(logits, images.shape[2:]) if at_input else logits
@@ -178,17 +179,17 @@ def classifiers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def find_multiple(run: Callable[..., Any], channels: int, device: torch.device) -> tuple[int, int]:
-    """The multiple that the sides of images must be of, tried at an odd size and at 32 and 64; and the classes."""
+    """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
     error: Exception | None = None
-    for multiple, size in ((1, (67, 93)), (32, (96, 64)), (64, (128, 64))):
+    for multiple, size in ((1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128))):
         try:
             with torch.no_grad():
                 return multiple, find_logits(run(torch.zeros(1, channels, *size, device=device))).shape[1]
         except (RuntimeError, ValueError, AssertionError, IndexError) as raised:
             error = error or raised
     raise ValueError(
-        "a model must take images of any size, or of multiples of 32 or 64; this one takes none of 93x67, 64x96 and "
-        f"64x128 ({type(error).__name__}: {error})."
+        "a model must take images of any size, or of multiples of 32, 64 or 128; this one takes none of 93x67, 64x96, "
+        f"64x128 and 128x256 ({type(error).__name__}: {error})."
     ) from error
 
 
