@@ -255,7 +255,9 @@ def test_aotinductor_on_a_gpu(tmp_path):
 
 @torch.no_grad()
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["smp Unet", "torchvision deeplabv3", "transformers Segformer"])
+@pytest.mark.parametrize(
+    "name", ["smp Unet", "torchvision deeplabv3", "transformers Segformer", "transformers UperNet with ConvNeXt"]
+)
 @pytest.mark.parametrize("file", ["model.pt2", "model.onnx"])
 def test_converted_models_of_other_libraries(name, file, tmp_path):
     model = cacseg.convert(build(name)).eval()

@@ -27,11 +27,13 @@ from cacseg.models.model import PlainClassifier, SegmentationModel
 Output = Literal["logits", "probabilities", "classes"]
 Size = Literal["input", "features"]
 TRACED = (2, 64, 96)  # images, height, width; it leaves no trace in the result
-LEAST_SIDE = 33  # of images, so that no map of a stride of 32 has a side of 1, which torch.export takes for a constant
+LARGEST_STRIDE = 32  # of nearly all models
+LEAST_SIDE = 33  # of images, so that no map of such a stride has a side of 1, which torch.export takes for a constant
 BYTE = 256
 # Layers of timm with TensorFlow's padding, and those that do the same work on a padded map.
 SAME_PADDED: dict[type[nn.Module], type[nn.Module]] = {Conv2dSame: nn.Conv2d, AvgPool2dSame: nn.AvgPool2d}
 SAME_PADDED[MaxPool2dSame] = nn.MaxPool2d
+MOBILENET_LAYER = "MobileNetV2ConvLayer"  # of transformers, with the same padding where its config has `tf_padding`
 
 
 class Description(NamedTuple):
@@ -152,11 +154,18 @@ def inference_copy(model: nn.Module, *, plain: bool = False) -> nn.Module:
         if type(module) in SAME_PADDED:
             module.__class__ = SAME_PADDED[type(module)]
             module.register_forward_pre_hook(_pad_same)
+        elif type(module).__name__ == MOBILENET_LAYER and module.config.tf_padding:
+            module.config = copy.copy(module.config)
+            module.config.tf_padding = False
+            module.convolution.register_forward_pre_hook(_pad_same)
     return model
 
 
 def _pad_same(layer: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    """TensorFlow's padding in whole numbers; timm's is in fractions, which torch.export can neither bound nor save."""
+    """TensorFlow's padding in whole numbers that may vary.
+
+    That of timm is in fractions, which torch.export can neither bound nor save; that of transformers in constants.
+    """
     kernel, stride, dilation = (_pair(getattr(layer, name, 1)) for name in ("kernel_size", "stride", "dilation"))
     (maps,) = inputs
     padding: list[Any] = []
@@ -230,6 +239,7 @@ class Traceable(nn.Module):
 # Sums that float16 would round, beside those of the classifier, which is float32 as a whole.
 SENSITIVE: tuple[Any, ...] = (F.softmax, torch.softmax, Tensor.softmax, F.scaled_dot_product_attention, torch.einsum)
 SENSITIVE += (F.layer_norm, F.group_norm, torch.mean, Tensor.mean)
+CONVOLUTIONS: tuple[Any, ...] = (torch.conv2d, F.conv2d, torch.conv_transpose2d, F.conv_transpose2d)
 
 
 class _Replacements(TorchFunctionMode):
@@ -244,7 +254,7 @@ class _Replacements(TorchFunctionMode):
             return pool(first, *args[1:], **kwargs)
         if func is F.avg_pool2d and len(args) == 7 and args[1] == args[2] and args[3:5] == (0, True):
             return _pool_and_round_up(first, args[1])
-        if func in (torch.conv2d, F.conv2d) and not first.is_contiguous():
+        if func in CONVOLUTIONS and not first.is_contiguous():
             # Channels that lie last would ask how many images there are, and hold for more than one alone.
             args = (first.clone(memory_format=torch.contiguous_format), *args[1:])
         if first.dtype == torch.float16:
@@ -295,17 +305,25 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
 
 
 def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) -> ExportedProgram:
-    """The program of the module, for any number of images of any size from `LEAST_SIDE` on."""
-    images = draw_images(module, TRACED).to(device)
-    sizes = {0: Dim("batch", min=1), 2: Dim("height", min=LEAST_SIDE), 3: Dim("width", min=LEAST_SIDE)}
-    # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
-    oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    try:
-        with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
-            return torch.export.export(Traceable(module).to(device), (images,), dynamic_shapes=(sizes,), strict=False)
-    except Exception as error:
-        reason = " ".join(str(error).splitlines()[:2])
-        raise ValueError(
-            f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
-            f"({type(error).__name__}): {reason}"
-        ) from error
+    """The program of the module, for any number of images of any size from `LEAST_SIDE` on.
+
+    Of models whose strides leave out what is over (ConvNeXt of transformers), from 64 on.
+    """
+    b, *sides = TRACED
+    traced = (b, *(side + module.multiple for side in sides)) if module.multiple > LARGEST_STRIDE else TRACED
+    images = draw_images(module, traced).to(device)
+    first: Exception | None = None
+    for least in (LEAST_SIDE, 2 * LARGEST_STRIDE):
+        sizes = {0: Dim("batch", min=1), 2: Dim("height", min=least), 3: Dim("width", min=least)}
+        # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
+        oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+        try:
+            with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
+                traceable = Traceable(module).to(device)
+                return torch.export.export(traceable, (images,), dynamic_shapes=(sizes,), strict=False)
+        except Exception as error:
+            first = first or error
+    raise ValueError(
+        f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
+        f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}"
+    ) from first

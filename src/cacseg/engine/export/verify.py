@@ -70,7 +70,7 @@ def compare(run: Run, reference: InferenceModule, images: Tensor) -> Check:
 
 
 def own_rounding(reference: InferenceModule, images: Tensor, logits: Tensor) -> float:
-    """How far the model's own logits lie from those in float64; 0 where it gives others each time, or has no float64."""
+    """How far a model's logits lie from those in float64; 0 where they differ from call to call, or have no float64."""
     if not torch.equal(reference.logits(images), logits):
         return 0.0
     exact = copy.deepcopy(reference).double()
