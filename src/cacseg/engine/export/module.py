@@ -154,11 +154,16 @@ def inference_copy(model: nn.Module, *, plain: bool = False) -> nn.Module:
         if type(module) in SAME_PADDED:
             module.__class__ = SAME_PADDED[type(module)]
             module.register_forward_pre_hook(_pad_same)
-        elif type(module).__name__ == MOBILENET_LAYER and module.config.tf_padding:
-            module.config = copy.copy(module.config)
-            module.config.tf_padding = False
-            module.convolution.register_forward_pre_hook(_pad_same)
+        elif type(module).__name__ == MOBILENET_LAYER:
+            _pad_within_hook(module)
     return model
+
+
+def _pad_within_hook(layer: Any) -> None:
+    if layer.config.tf_padding:
+        layer.config = copy.copy(layer.config)  # which the other layers share
+        layer.config.tf_padding = False
+        layer.convolution.register_forward_pre_hook(_pad_same)
 
 
 def _pad_same(layer: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
