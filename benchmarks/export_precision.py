@@ -62,7 +62,7 @@ def main() -> None:
             steps[precision] = partial(open_onnx(written.path, 1), shown)
         times = take_times(steps, CPU, rounds=ROUNDS, warm_up=2, clock=choose_clock(1)[1])
     for name, row in as_rows(times, {}).items():
-        found[precision] |= {
+        found[name] |= {
             "time_ms": row.time_ms,
             "time_ratio": row.time_ratio,
             "quartiles": row.time_ratio_quartiles,
