@@ -24,7 +24,7 @@ from torch.nn import functional as F
 import cacseg
 from cacseg import functional
 from cacseg._files import write_file
-from cacseg.bench.data import processor_name
+from cacseg.bench.machine import processor_name
 from cacseg.data import SegmentationData, TestTransform, normalise, open_data
 from cacseg.metrics import confusion, scores
 from cacseg.models.model import SegmentationModel

@@ -31,7 +31,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from cacseg._files import write_file
-from cacseg.bench.data import one_thread, processor_name
+from cacseg.bench.data import one_thread
+from cacseg.bench.machine import processor_name
 from cacseg.data import SegmentationData, TrainTransform, open_data
 from cacseg.data.spans import encode_runs, mask_runs
 from cacseg.data.transforms import NUMBERS

@@ -14,7 +14,8 @@ import cv2
 import numpy as np
 import torch
 
-from cacseg.bench.data import one_thread, processor_name
+from cacseg.bench.data import one_thread
+from cacseg.bench.machine import processor_name
 from cacseg.data import open_data
 
 ROUNDS, REPEATS = 9, 10

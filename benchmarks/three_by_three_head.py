@@ -19,7 +19,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
-from cacseg.bench.data import one_thread, processor_name
+from cacseg.bench.data import one_thread
+from cacseg.bench.machine import processor_name
 
 CHANNELS, CLASSES, SIZE, ROUNDS = 16, 19, 512, 3
 FORMS = {

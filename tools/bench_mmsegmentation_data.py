@@ -111,7 +111,8 @@ def main() -> None:
     if arguments.theirs is None:
         parser.error("--theirs is needed: the Python of an environment with mmsegmentation")
 
-    from cacseg.bench.data import processor_name, write_generated
+    from cacseg.bench.data import write_generated
+    from cacseg.bench.machine import processor_name
 
     with tempfile.TemporaryDirectory() as scratch:
         write_generated(Path(scratch), 64)

@@ -51,7 +51,12 @@ PAGES: dict[str, dict[str, Table]] = {
         "shards": times.shard_rates,
         "carry": times.carried_context,
     },
-    "docs/export.md": {"models": times.export_differences, "onnx": times.onnx_times},
+    "docs/export.md": {
+        "models": times.export_differences,
+        "converted": times.converted_differences,
+        "precisions": times.export_precisions,
+        "onnx": times.onnx_times,
+    },
     "docs/data.md": {
         "label_formats": times.label_formats,
         "label_drawing": times.label_drawing,

@@ -89,18 +89,45 @@ def onnx_times() -> list[str]:
     for entry in timed("onnx"):
         both = entry["rows"]
         title = f"{entry['model']}, {entry['size']}x{entry['size']}, {entry['classes']} classes"
-        rows.append([title, *(cost(both, name) for name in ("plain", "context"))])
-    return markdown_table(["model", "plain", "context"], rows)
+        quartiles = both["context"].get("time_ratio_quartiles", ())  # older records have none
+        half = " to ".join(f"{one:.3f}x" for one in quartiles)
+        rows.append([title, *(cost(both, name) for name in ("plain", "context")), half])
+    return markdown_table(["model", "plain", "context", "middle half of the rounds"], rows)
+
+
+def differences(found: Any) -> list[str]:
+    """How far an ONNX file is from its model, at both sizes and as a share of what counts as rounding."""
+    share = max(check["difference"] / check["allowed"] for check in found["checks"])
+    return [*(f"{check['difference']:.1e}" for check in found["checks"]), f"{share:.2f}"]
 
 
 def export_differences() -> list[str]:
-    """How far the ONNX file of each model is from the model, at both sizes and over the range of the logits."""
-    rows = []
-    for name, found in timed("export_models")["models"].items():
-        differences = [f"{check['difference']:.1e}" for check in found["checks"]]
-        share = max(check["difference"] / check["allowed"] for check in found["checks"])
-        rows.append([f"`{name}`", f"{found['size_mib']:.0f}", *differences, f"{share:.2f}"])
+    rows = [
+        [f"`{name}`", f"{found['size_mib']:.0f}", *differences(found)]
+        for name, found in timed("export_models")["models"].items()
+    ]
     return markdown_table(["model", "MiB", "1 x 130x97", "3 x 75x144", "of allowed"], rows)
+
+
+def converted_differences() -> list[str]:
+    """The same of small models of other libraries; or why there is no file."""
+    rows = []
+    for name, found in timed("export_converted")["models"].items():
+        if "reason" in found:
+            sizes = found["reason"].startswith("a model must take images of any size")
+            rows.append([name, "", "", "takes few sizes" if sizes else "cannot be traced"])
+        else:
+            rows.append([name, *differences(found)])
+    return markdown_table(["model", "1 x 130x97", "3 x 75x144", "of allowed"], rows)
+
+
+def export_precisions() -> list[str]:
+    """What the files of a trained model score and cost; the first row is what times are compared with."""
+    rows = []
+    for name, found in timed("export_precision")["rows"].items():
+        time = f"{found['time_ms']:.0f} ms" + ("" if name == "fp32" else f", {found['time_ratio']:.2f}x")
+        rows.append([name, f"{100 * found['miou']:.2f}", f"{found['mib']:.1f}", time])
+    return markdown_table(["precision", "mIoU", "MiB", "an image on one core"], rows)
 
 
 def blocks() -> list[str]:

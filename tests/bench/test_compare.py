@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from cacseg.bench.compare import compare, peak_mib, record
+from cacseg.bench.compare import as_rows, compare, peak_mib, record
+from cacseg.bench.machine import processor_name
 
 CPU = torch.device("cpu")
 
@@ -25,6 +26,17 @@ def test_time_is_that_of_the_clock():
     assert rows["two"].time_ratio == 2.0
 
 
+def test_ratios_are_those_within_a_round():
+    times = {"first": [1.0, 2.0, 4.0, 8.0, 10.0], "second": [1.0, 4.0, 12.0, 32.0, 50.0]}
+    row = as_rows(times, {"first": 2.0, "second": 3.0})["second"]
+    assert (row.time_ms, row.time_ratio) == (12.0, 3.0)
+    assert (row.time_ratio_least, *row.time_ratio_quartiles, row.time_ratio_most) == (1.0, 2.0, 4.0, 5.0)
+    assert (row.memory_mib, row.memory_ratio) == (3.0, 1.5)
+    alone = as_rows({"first": [2.0], "second": [6.0]}, {})["second"]
+    assert alone.time_ratio_quartiles == (3.0, 3.0)
+    assert alone.memory_mib is alone.memory_ratio is None
+
+
 def test_rows_are_compared_with_the_first():
     small, large = torch.randn(64, 64), torch.randn(768, 768)
     seen = []
@@ -43,4 +55,5 @@ def test_rows_are_compared_with_the_first():
     assert second.memory_mib == pytest.approx(768 * 768 * 4 / 2**20, rel=0.01)
     described = record(rows, CPU, batch=2)
     assert described["batch"] == 2
+    assert described["hardware"] == processor_name()
     assert described["rows"]["second"]["time_ratio"] == second.time_ratio

@@ -1,7 +1,10 @@
 """Exported models in ONNX Runtime: what is timed, and the memory of a process of its own."""
 
 import json
+import re
+import statistics
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import onnx
@@ -10,8 +13,7 @@ import torch
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
-from cacseg.bench.compare import Row, compare
-from cacseg.bench.onnx import Case, choose_clock, onnx_steps, with_memory
+from cacseg.bench.onnx import Case, choose_clock, compare_files, onnx_steps, peak_memory
 from cacseg.cli import app
 
 
@@ -32,22 +34,43 @@ def write_square(path, times):
 def test_time_and_memory_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr("cacseg.bench.onnx.PROCESSES", 1)
     cases = {"plain": write_square(tmp_path / "one.onnx", 1), "context": write_square(tmp_path / "four.onnx", 4)}
-    steps = onnx_steps(cases)
-    assert [step().shape[1] for step in steps.values()] == [3, 12]
-    rows = with_memory(compare(steps, torch.device("cpu"), rounds=1, warm_up=0), cases)
+    assert [step().shape[1] for step in onnx_steps(cases).values()] == [3, 12]
+    seen = []
+    rows = compare_files(cases, rounds=2, progress=seen.append)
+    assert seen == [2]
+    assert rows["context"].time_ratio > 1.2  # four squares, and three times as much to write
     assert rows["plain"].memory_mib > 12 * 2  # the values and their square, 12 MiB each
     assert rows["context"].memory_mib - rows["plain"].memory_mib > 12 * 3
     assert rows["context"].memory_ratio == pytest.approx(rows["context"].memory_mib / rows["plain"].memory_mib)
 
 
+@pytest.mark.parametrize(("rounds", "shares"), [(7, [2, 2, 1, 1, 1]), (2, [1, 1]), (20, [4] * 5)])
+def test_rounds_are_spread_over_processes(rounds, shares, monkeypatch):
+    """Every process times both files; the ratios of all rounds count alike."""
+    asked = []
+
+    def run_here(job):
+        asked.append(job.args[1])
+        return {"plain": [2.0] * job.args[1], "context": [2.0 * len(asked)] * job.args[1]}
+
+    monkeypatch.setattr("cacseg.bench.onnx._in_fresh_process", run_here)
+    monkeypatch.setattr("cacseg.bench.onnx.peak_memory", lambda cases: {})
+    seen = []
+    row = compare_files({"plain": None, "context": None}, rounds=rounds, progress=seen.append)["context"]
+    assert asked == shares
+    assert seen == list(accumulate(shares))
+    ratios = [number for number, share in enumerate(shares, 1) for _ in range(share)]
+    assert row.time_ratio == statistics.median(ratios)
+    assert (row.time_ratio_least, row.time_ratio_most) == (1.0, len(shares))
+    assert row.memory_mib is None
+
+
 def test_memory_is_that_of_the_least_process(monkeypatch):
     """Some processes hold megabytes that were read and freed."""
     found = {"plain": iter([20.0, 10.0, 12.0, 20.0, 11.0]), "context": iter([30.0, 30.0, 11.0, 12.0, 30.0])}
-    monkeypatch.setattr("cacseg.bench.onnx._in_fresh_process", lambda row: next(found[row]))
+    monkeypatch.setattr("cacseg.bench.onnx._in_fresh_process", lambda job: next(found[job.args[0]]))
     monkeypatch.setattr("cacseg.bench.onnx.STATUS", Path(__file__))
-    rows = with_memory({row: Row(1.0, 1.0, 1.0, 1.0, None, None) for row in found}, {row: row for row in found})
-    assert [row.memory_mib for row in rows.values()] == [10.0, 11.0]
-    assert rows["context"].memory_ratio == pytest.approx(1.1)
+    assert peak_memory({row: row for row in found}) == {"plain": 10.0, "context": 11.0}
 
 
 @pytest.mark.parametrize(("threads", "name", "waits"), [(1, "processor", False), (2, "wall", True)])
@@ -71,6 +94,8 @@ def test_the_command_writes_both_rows(tmp_path):
     assert written["runtime"].startswith("onnxruntime ")
     assert written["clock"] == "processor"
     assert all(row["memory_mib"] > 0.0 for row in written["rows"].values())
+    assert all(len(row["time_ratio_quartiles"]) == 2 for row in written["rows"].values())
+    assert re.search(r", \d+ cores$", written["hardware"])
 
 
 def test_other_devices_are_refused():

@@ -28,6 +28,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cacseg.bench.machine import processor_name
 from campaign.jobs import (
     FRESH,
     JOBS,
@@ -43,7 +44,7 @@ from campaign.jobs import (
     make_inputs,
     sets,
 )
-from campaign.machine import make_command, processor
+from campaign.machine import make_command
 from campaign.workers import preload
 
 ENOUGH = 100 * 1024  # KiB, for whatever a job writes
@@ -292,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "command": command(chosen),
             "date": date,
             "seed": chosen.seed,
-            "processor": processor(),
+            "processor": processor_name(),
         }
         facts |= {"kills": dict(kills), "inside_writes": inside, "minutes": round(minutes, 1), "jobs": results}
         chosen.json.write_text(json.dumps(facts, indent=2) + "\n")

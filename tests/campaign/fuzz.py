@@ -21,9 +21,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from cacseg.bench.machine import processor_name
 from campaign.corpus import make_corpus
 from campaign.loads import KINDS
-from campaign.machine import make_command, processor
+from campaign.machine import make_command
 from campaign.workers import FINE, OUTCOMES, Case, Found, lay_out, parse_case, preload, run_cases
 
 LOADS = 1500
@@ -85,7 +86,7 @@ def record(results: Sequence[Found], chosen: argparse.Namespace, seconds: float)
         "processes": chosen.jobs,
         "longest_seconds": max(found.seconds for found in results),
         "largest_mib": max(found.mib for found in results),
-        "processor": processor(),
+        "processor": processor_name(),
         "versions": {"cacseg": cacseg.__version__, "torch": torch.__version__, "python": platform.python_version()},
         "kinds": counts,
     }

@@ -1,11 +1,9 @@
-"""Where a campaign ran."""
+"""How a campaign was started."""
 
 from __future__ import annotations
 
-import platform
 import shlex
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 
 def make_command(target: str, numbers: Mapping[str, object], name: str, options: Iterable[str]) -> str:
@@ -13,9 +11,3 @@ def make_command(target: str, numbers: Mapping[str, object], name: str, options:
     words = ["make", target, *(f"{key}={value}" for key, value in numbers.items())]
     more = shlex.join(options)
     return " ".join([*words, f'{name}="{more}"'] if more else words)
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else platform.machine()

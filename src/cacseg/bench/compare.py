@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 
+from cacseg.bench.machine import processor_name
 from cacseg.engine.device import read_clock
 
 Clock = Callable[[torch.device], float]
+Times = dict[str, list[float]]  # milliseconds, by row and round
 
 
 class Row(NamedTuple):
@@ -26,6 +27,7 @@ class Row(NamedTuple):
     time_ratio_most: float
     memory_mib: float | None  # at most, beside what was there before; None: a CUDA graph holds what it needs
     memory_ratio: float | None
+    time_ratio_quartiles: tuple[float, float]
 
 
 def compare(
@@ -42,7 +44,21 @@ def compare(
     Each is run once more, untimed, before it is timed: what another row left in caches and allocators is not its own.
     `clock` returns seconds, when the work of a device is done.
     """
-    times: dict[str, list[float]] = {name: [] for name in steps}
+    times = take_times(steps, device, rounds=rounds, warm_up=warm_up, progress=progress, clock=clock)
+    return as_rows(times, {name: peak_mib(step, device) for name, step in steps.items()})
+
+
+def take_times(
+    steps: dict[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    rounds: int,
+    warm_up: int,
+    progress: Callable[[int], None] | None = None,
+    clock: Clock = read_clock,
+) -> Times:
+    """The milliseconds of each row in each round, as `compare` takes them."""
+    times: Times = {name: [] for name in steps}
     for number in range(warm_up + rounds):
         for name, step in steps.items():
             step()
@@ -51,18 +67,24 @@ def compare(
                 times[name].append(time_ms)
         if progress is not None:
             progress(number + 1)
-    memory = {name: peak_mib(step, device) for name, step in steps.items()}
-    base = next(iter(steps))
+    return times
+
+
+def as_rows(times: Times, memory_mib: Mapping[str, float]) -> dict[str, Row]:
+    """Each row beside the first one; `memory_mib` is empty where it is unknown."""
+    base = next(iter(times))
     rows = {}
     for name, seen in times.items():
         ratios = [ours / theirs for ours, theirs in zip(seen, times[base], strict=True)]
+        first, _, third = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
         rows[name] = Row(
             statistics.median(seen),
             statistics.median(ratios),
             min(ratios),
             max(ratios),
-            memory[name] or None,
-            memory[name] / memory[base] if memory[base] > 0 else None,
+            memory_mib.get(name) or None,
+            memory_mib[name] / memory_mib[base] if memory_mib.get(base) else None,
+            (first, third),
         )
     return rows
 
@@ -98,7 +120,6 @@ def record(rows: dict[str, Row], device: torch.device, **facts: Any) -> dict[str
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    hardware = platform.processor() or platform.machine()
-    if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
+    """Date, hardware and version of torch, for the record of a measurement."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
     return {"date": f"{date.today()}", "hardware": hardware, "torch": torch.__version__, "device": device.type}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import statistics
 import time
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 
 from cacseg._files import write_file
+from cacseg.bench.machine import processor_name
 from cacseg.data import SegmentationData, TrainTransform, open_data
 from cacseg.data.synthetic import CLASSES
 from cacseg.data.transforms import NUMBERS
@@ -99,13 +99,3 @@ def one_thread() -> Iterator[None]:
     finally:
         cv2.setNumThreads(before[0])
         torch.set_num_threads(before[1])
-
-
-def processor_name() -> str:
-    """The processor's name and number of cores."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = (line.partition(":") for line in info.read_text().splitlines())
-        name = next((value.strip() for key, _, value in lines if key.strip() == "model name"), name)
-    return f"{name}, {os.cpu_count()} cores"

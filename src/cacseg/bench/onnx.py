@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from cacseg.bench.compare import Clock, Row
+from cacseg.bench.compare import Clock, Row, Times, as_rows, take_times
 from cacseg.bench.steps import CONTEXT, PLAIN, Steps
 from cacseg.engine.device import read_clock
 from cacseg.engine.export import export
@@ -21,7 +22,10 @@ from cacseg.models import create_model
 from cacseg.presets import DEFAULT, PresetName
 
 STATUS = Path("/proc/self/status")  # of Linux
-PROCESSES = 5  # whose memory is measured
+PROCESSES = 5  # in which time is measured, and as many for the memory of each file
+WARM_UP = 1  # round in each of them: a file's third run and all later ones take no new memory
+
+T = TypeVar("T")
 
 
 class Case(NamedTuple):
@@ -45,6 +49,29 @@ def write_cases(
     return cases
 
 
+def compare_files(
+    cases: dict[str, Case], *, rounds: int, progress: Callable[[int], None] = lambda done: None
+) -> dict[str, Row]:
+    """Time in `rounds` interleaved rounds, spread over fresh processes, and memory: of the first file, and beside it.
+
+    Each process lays out its memory in its own way, which changes all its times: calls of one process each gave ratios
+    of 1.044 to 1.061 for the same files.
+    """
+    times: Times = {row: [] for row in cases}
+    for number in range(min(PROCESSES, rounds)):
+        share = len(range(number, rounds, PROCESSES))
+        for row, seen in _in_fresh_process(partial(time_rounds, cases, share)).items():
+            times[row] += seen
+        progress(len(times[PLAIN]))
+    return as_rows(times, peak_memory(cases))
+
+
+def time_rounds(cases: dict[str, Case], rounds: int) -> Times:
+    device = torch.device("cpu")
+    clock = choose_clock(cases[PLAIN].threads)[1]
+    return take_times(onnx_steps(cases), device, rounds=rounds, warm_up=WARM_UP, clock=clock)
+
+
 def onnx_steps(cases: dict[str, Case]) -> Steps:
     return {row: partial(open_onnx(case.path, case.threads), _draw(case)) for row, case in cases.items()}
 
@@ -58,21 +85,20 @@ def choose_clock(threads: int) -> tuple[str, Clock]:
     return ("processor", lambda _: time.thread_time()) if threads == 1 else ("wall", read_clock)
 
 
-def with_memory(rows: dict[str, Row], cases: dict[str, Case]) -> dict[str, Row]:
-    """The rows with what a fresh process holds at most beside what it held before it opened the file, on Linux.
+def peak_memory(cases: dict[str, Case]) -> dict[str, float]:
+    """MiB that a fresh process holds at most beside what it held before it opened the file, on Linux.
 
     The least of several processes: in some of them, 13 MiB of a 38 MiB file, read and freed, are not given back.
     """
-    peaks: dict[str, float] = {}
-    for row, case in cases.items() if STATUS.exists() else ():
-        peaks[row] = min(_in_fresh_process(case) for _ in range(PROCESSES))
-    ratios = {row: peak / peaks[PLAIN] for row, peak in peaks.items()}
-    return {name: row._replace(memory_mib=peaks.get(name), memory_ratio=ratios.get(name)) for name, row in rows.items()}
+    if not STATUS.exists():
+        return {}
+    growth = {row: partial(_growth_mib, case) for row, case in cases.items()}
+    return {row: min(_in_fresh_process(one) for _ in range(PROCESSES)) for row, one in growth.items()}
 
 
-def _in_fresh_process(case: Case) -> float:
+def _in_fresh_process(function: Callable[[], T]) -> T:
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_growth_mib, case).result()
+        return pool.submit(function).result()
 
 
 def _growth_mib(case: Case) -> float:

@@ -15,7 +15,7 @@ from cacseg.cli._console import messages, say, show, typer
 if TYPE_CHECKING:
     import torch
 
-    from cacseg.bench.compare import Clock, Row
+    from cacseg.bench.compare import Row
 
 Device = Annotated[str, typer.Option(help="cpu or cuda; cuda if there is one by default.")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
@@ -61,16 +61,12 @@ def prepare(
     return choose_device(device), getattr(torch, dtype)
 
 
-def timed(
-    steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3, clock: Clock | None = None
-) -> dict[str, Row]:
+def timed(steps: dict[str, Any], device: torch.device, rounds: int, warm_up: int = 3) -> dict[str, Row]:
     from cacseg.bench.compare import compare
-    from cacseg.engine.device import read_clock
 
     with Progress(console=messages, transient=True) as bar:
         task = bar.add_task("timing", total=rounds + warm_up)
-        options: dict[str, Any] = dict(rounds=rounds, warm_up=warm_up, clock=clock or read_clock)
-        return compare(steps, device, progress=lambda _: bar.advance(task), **options)
+        return compare(steps, device, rounds=rounds, warm_up=warm_up, progress=lambda _: bar.advance(task))
 
 
 def show_rows(title: str, rows: dict[str, Row], batch: int | None = None) -> None:

@@ -6,6 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.progress import Progress
+
 from cacseg.cli._bench import (
     Batch,
     Classes,
@@ -28,8 +30,6 @@ from cacseg.cli._console import messages, typer
 from cacseg.cli._options import integers
 
 if TYPE_CHECKING:
-    import torch
-
     from cacseg.bench.compare import Row
 
 bench = typer.Typer(
@@ -153,7 +153,7 @@ def infer(
     for size in (512, 1280, 2560) if table else integers("--sizes", sizes):
         facts: dict[str, Any] = dict(batch=batch, classes=classes, size=size, preset=preset)
         if onnx:
-            rows, clock = _time_onnx(model, place, rounds, threads=threads, **facts)
+            rows, clock = _time_onnx(model, rounds, threads=threads, **facts)
             facts |= {"runtime": _runtime(), "clock": clock}
         else:
             facts["mode"] = mode
@@ -164,18 +164,17 @@ def infer(
     write_json(json_file, records)
 
 
-def _time_onnx(
-    model: str, place: torch.device, rounds: int, *, threads: int, **facts: Any
-) -> tuple[dict[str, Row], str]:
+def _time_onnx(model: str, rounds: int, *, threads: int, **facts: Any) -> tuple[dict[str, Row], str]:
     """The rows, and which time was measured."""
-    from cacseg.bench.onnx import choose_clock, onnx_steps, with_memory, write_cases
-
-    name, clock = choose_clock(threads)
+    from cacseg.bench.onnx import choose_clock, compare_files, write_cases
 
     with tempfile.TemporaryDirectory() as scratch:
         with messages.status("exporting"):
             cases = write_cases(Path(scratch), model, threads=threads, **facts)
-        return with_memory(timed(onnx_steps(cases), place, rounds, clock=clock), cases), name
+        with Progress(console=messages, transient=True) as bar:
+            task = bar.add_task("timing", total=rounds)
+            rows = compare_files(cases, rounds=rounds, progress=lambda done: bar.update(task, completed=done))
+    return rows, choose_clock(threads)[0]
 
 
 def _runtime() -> str:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
+from architectures import build
 from cacseg.engine.export.module import (
     Description,
     InferenceModule,
@@ -115,8 +116,13 @@ class Refuses(nn.Module):
 
 
 def test_the_sizes_that_a_model_takes_are_found_by_trying():
-    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64)] == [(1, 4), (32, 4), (64, 4)]
-    with pytest.raises(ValueError, match="multiples of 32 or 64"):
+    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64, 128)] == [
+        (1, 4),
+        (32, 4),
+        (64, 4),
+        (128, 4),
+    ]
+    with pytest.raises(ValueError, match="multiples of 32, 64 or 128"):
         find_multiple(Refuses(100), 3, CPU)
 
 
@@ -172,6 +178,45 @@ def test_a_program_serves_every_size(make):
         found = program(images)
         assert found.shape == (shape[0], 4 if multiple == 32 else 5, *shape[1:])
         torch.testing.assert_close(found, module(images), atol=1e-4, rtol=1e-4)
+
+
+class Patches(nn.Module):
+    """A map with one place for each whole patch, pooled or not, and spread over the images."""
+
+    def __init__(self, side, pools):
+        super().__init__()
+        self.pools, self.stem, self.patches = pools, nn.Conv2d(3, 5, 1), nn.Conv2d(3, 5, side, side)
+
+    def forward(self, images):
+        maps = self.patches(images)
+        maps = F.adaptive_avg_pool2d(maps, 2) if self.pools else maps
+        return self.stem(images) + F.interpolate(maps, images.shape[2:])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("side", "multiple", "shapes"), [(32, 1, [(1, 64, 71), (2, 97, 130)]), (128, 128, [(1, 33, 47), (2, 129, 300)])]
+)
+def test_maps_with_a_side_of_one(side, multiple, shapes):
+    torch.manual_seed(0)
+    module = InferenceModule(inference_copy(Patches(side, pools=multiple == 1)), describe(), multiple)
+    program = trace(module, CPU).module()
+    for shape in shapes:
+        images = draw_images(module, shape)
+        torch.testing.assert_close(program(images), module(images), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_the_padding_of_mobilenet_in_transformers():
+    model = build("transformers MobileNetV2")
+    copied = inference_copy(model)
+    assert model.config.tf_padding
+    for size in ((33, 64), (47, 90)):
+        images = torch.randn(1, 3, *size)
+        torch.testing.assert_close(copied(images).logits, model(images).logits)
+    program = trace(InferenceModule(copied, describe(), 1), CPU).module()
+    images = draw_images(InferenceModule(copied, describe()), (2, 57, 150))
+    torch.testing.assert_close(program(images), InferenceModule(copied, describe())(images), atol=1e-4, rtol=1e-4)
 
 
 def test_what_holds_for_one_size_alone_is_refused():

@@ -16,7 +16,8 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.functional._precision import inverse, inverse_norm
 from cacseg.functional.prototypes import class_shares
 
-# Added to shares that sum to 1: below 1e-38 numbers are subnormal, and a product with them takes 30 times as long.
+# The least share of shares that sum to 1: below 1e-38 numbers are subnormal, and a product with them takes 30 times as
+# long. Not added: exporters take an addition of so little for one of 0 and leave it out.
 TINY = 1e-30
 
 
@@ -52,7 +53,7 @@ def onnx_logits(
     plain = F.conv2d(features, weight[:, :, None, None], bias)
     pixels, scores = (maps.permute(0, 2, 3, 1).flatten(1, 2) for maps in (features, plain))  # [b, l, d] and [b, l, n]
     log_probability = scores.log_softmax(-1).transpose(1, 2)
-    shares = class_shares(log_probability, classifier.prototype_epsilon) + TINY
+    shares = class_shares(log_probability, classifier.prototype_epsilon).clamp_min(TINY)
     prototypes = torch.bmm(shares, pixels)
     own = designs.make_classifier(classifier.context_design, classifier.context_projector, prototypes, weight)
     assert own is not None

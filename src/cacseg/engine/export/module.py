@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from cacseg.adapters.converted import ConvertedModel, is_converted
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.export.classifier import for_onnx
+from cacseg.functional._precision import widen
 from cacseg.models.heads import OCRNet
 from cacseg.models.layers import crop, missing_to_multiple, pool, resize
 from cacseg.models.model import PlainClassifier, SegmentationModel
@@ -26,11 +27,13 @@ from cacseg.models.model import PlainClassifier, SegmentationModel
 Output = Literal["logits", "probabilities", "classes"]
 Size = Literal["input", "features"]
 TRACED = (2, 64, 96)  # images, height, width; it leaves no trace in the result
-LEAST_SIDE = 33  # of images, so that no map of a stride of 32 has a side of 1, which torch.export takes for a constant
+LARGEST_STRIDE = 32  # of nearly all models
+LEAST_SIDE = 33  # of images, so that no map of such a stride has a side of 1, which torch.export takes for a constant
 BYTE = 256
 # Layers of timm with TensorFlow's padding, and those that do the same work on a padded map.
 SAME_PADDED: dict[type[nn.Module], type[nn.Module]] = {Conv2dSame: nn.Conv2d, AvgPool2dSame: nn.AvgPool2d}
 SAME_PADDED[MaxPool2dSame] = nn.MaxPool2d
+MOBILENET_LAYER = "MobileNetV2ConvLayer"  # of transformers, with the same padding where its config has `tf_padding`
 
 
 class Description(NamedTuple):
@@ -93,7 +96,7 @@ class InferenceModule(nn.Module):
             classifier: Callable[[Tensor], Any] = model.classifier
             if is_plain and isinstance(model.classifier, ContextAwareClassifier):
                 classifier = model.classifier.plain_logits
-            logits: Tensor = classifier(model.features(images).float()).float()
+            logits: Tensor = classifier(widen(model.features(images))).float()
             return model.upsample_logits(logits, images.shape[2:]) if at_input else logits
         logits = find_logits(forward_of(model, plain=is_plain)(images)).float()
         return resize(logits, images.shape[2:]) if at_input else logits
@@ -151,11 +154,23 @@ def inference_copy(model: nn.Module, *, plain: bool = False) -> nn.Module:
         if type(module) in SAME_PADDED:
             module.__class__ = SAME_PADDED[type(module)]
             module.register_forward_pre_hook(_pad_same)
+        elif type(module).__name__ == MOBILENET_LAYER:
+            _pad_within_hook(module)
     return model
 
 
+def _pad_within_hook(layer: Any) -> None:
+    if layer.config.tf_padding:
+        layer.config = copy.copy(layer.config)  # which the other layers share
+        layer.config.tf_padding = False
+        layer.convolution.register_forward_pre_hook(_pad_same)
+
+
 def _pad_same(layer: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    """TensorFlow's padding in whole numbers; timm's is in fractions, which torch.export can neither bound nor save."""
+    """TensorFlow's padding in whole numbers that may vary.
+
+    That of timm is in fractions, which torch.export can neither bound nor save; that of transformers in constants.
+    """
     kernel, stride, dilation = (_pair(getattr(layer, name, 1)) for name in ("kernel_size", "stride", "dilation"))
     (maps,) = inputs
     padding: list[Any] = []
@@ -178,17 +193,17 @@ def classifiers_of(model: nn.Module) -> list[nn.Module]:
 
 
 def find_multiple(run: Callable[..., Any], channels: int, device: torch.device) -> tuple[int, int]:
-    """The multiple that the sides of images must be of, tried at an odd size and at 32 and 64; and the classes."""
+    """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
     error: Exception | None = None
-    for multiple, size in ((1, (67, 93)), (32, (96, 64)), (64, (128, 64))):
+    for multiple, size in ((1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128))):
         try:
             with torch.no_grad():
                 return multiple, find_logits(run(torch.zeros(1, channels, *size, device=device))).shape[1]
         except (RuntimeError, ValueError, AssertionError, IndexError) as raised:
             error = error or raised
     raise ValueError(
-        "a model must take images of any size, or of multiples of 32 or 64; this one takes none of 93x67, 64x96 and "
-        f"64x128 ({type(error).__name__}: {error})."
+        "a model must take images of any size, or of multiples of 32, 64 or 128; this one takes none of 93x67, 64x96, "
+        f"64x128 and 128x256 ({type(error).__name__}: {error})."
     ) from error
 
 
@@ -229,6 +244,7 @@ class Traceable(nn.Module):
 # Sums that float16 would round, beside those of the classifier, which is float32 as a whole.
 SENSITIVE: tuple[Any, ...] = (F.softmax, torch.softmax, Tensor.softmax, F.scaled_dot_product_attention, torch.einsum)
 SENSITIVE += (F.layer_norm, F.group_norm, torch.mean, Tensor.mean)
+CONVOLUTIONS: tuple[Any, ...] = (torch.conv2d, F.conv2d, torch.conv_transpose2d, F.conv_transpose2d)
 
 
 class _Replacements(TorchFunctionMode):
@@ -243,7 +259,7 @@ class _Replacements(TorchFunctionMode):
             return pool(first, *args[1:], **kwargs)
         if func is F.avg_pool2d and len(args) == 7 and args[1] == args[2] and args[3:5] == (0, True):
             return _pool_and_round_up(first, args[1])
-        if func in (torch.conv2d, F.conv2d) and not first.is_contiguous():
+        if func in CONVOLUTIONS and not first.is_contiguous():
             # Channels that lie last would ask how many images there are, and hold for more than one alone.
             args = (first.clone(memory_format=torch.contiguous_format), *args[1:])
         if first.dtype == torch.float16:
@@ -294,18 +310,26 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
 
 
 def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) -> ExportedProgram:
-    """The program of the module, for any number of images of any size from `LEAST_SIDE` on."""
-    images = draw_images(module, TRACED).to(device)
+    """The program of the module, for any number of images of any size from `LEAST_SIDE` on.
+
+    Of models whose strides leave out what is over (ConvNeXt of transformers), from 64 on.
+    """
+    b, *sides = TRACED
+    traced = (b, *(side + module.multiple for side in sides)) if module.multiple > LARGEST_STRIDE else TRACED
+    images = draw_images(module, traced).to(device)
     most = 65535 if device.type == "cuda" else None  # CUDA's kernels say so while they are traced
-    sizes = {0: Dim("batch", min=1, max=most), 2: Dim("height", min=LEAST_SIDE), 3: Dim("width", min=LEAST_SIDE)}
-    # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
-    oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
-    try:
-        with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
-            return torch.export.export(Traceable(module).to(device), (images,), dynamic_shapes=(sizes,), strict=False)
-    except Exception as error:
-        reason = " ".join(str(error).splitlines()[:2])
-        raise ValueError(
-            f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
-            f"({type(error).__name__}): {reason}"
-        ) from error
+    first: Exception | None = None
+    for least in (LEAST_SIDE, 2 * LARGEST_STRIDE):
+        sizes = {0: Dim("batch", min=1, max=most), 2: Dim("height", min=least), 3: Dim("width", min=least)}
+        # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
+        oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+        try:
+            with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
+                traceable = Traceable(module).to(device)
+                return torch.export.export(traceable, (images,), dynamic_shapes=(sizes,), strict=False)
+        except Exception as error:
+            first = first or error
+    raise ValueError(
+        f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
+        f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}"
+    ) from first

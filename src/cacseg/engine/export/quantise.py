@@ -41,9 +41,11 @@ def prepare(image: Pixels, described: Description) -> Tensor:
 
 
 def quantise(source: Path, target: Path, images: Iterable[Pixels], described: Description, kept: Sequence[str]) -> None:
-    """An ONNX file with convolutions and products by weights in int8, the range of each tensor seen on the images.
+    """An ONNX file with convolutions and products by weights in int8.
 
-    The modules named in `kept`, the classifiers, stay as they are, and so do products of two activations.
+    Weights have a scale for each output channel. The range of other tensors is the mean of those on the single images,
+    so that one pixel far out does not coarsen all. They are unsigned, which x86 computes faster. The modules named in
+    `kept`, the classifiers, stay as they are, and so do products of two activations.
     """
     import onnx
     from onnxruntime import quantization
@@ -63,7 +65,15 @@ def quantise(source: Path, target: Path, images: Iterable[Pixels], described: De
             return next(batches, None)
 
     with quiet():
-        quantization.quantize_static(source, target, Batches(), per_channel=True, nodes_to_quantize=chosen)
+        quantization.quantize_static(
+            source,
+            target,
+            Batches(),
+            nodes_to_quantize=chosen,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            extra_options={"CalibMovingAverage": True},
+        )
     model = onnx.load(target)
     onnx.helper.set_model_props(model, onnx_facts(described))
     onnx.save(model, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -16,6 +17,10 @@ SHAPES = ((1, 97, 130), (3, 144, 75))  # images, height, width
 # The largest difference that counts as rounding, over the range of the values; None: whatever it may be. Some CPUs add
 # up in float16, which random weights feel most.
 TOLERANCES: dict[str, float | None] = {"fp32": 1e-4, "fp16": 5e-2, "int8": None}
+
+# Times the rounding of a model itself, where that is larger: the file rounds in another order. Batch statistics of few
+# values can raise differences a thousandfold.
+UNSTEADY = 3.0
 
 LARGEST_LOSS = 0.05  # of mIoU, by int8
 LEAST_AGREEMENT = 0.8  # of int8 with the model, where no labels tell more
@@ -59,7 +64,21 @@ def compare(run: Run, reference: InferenceModule, images: Tensor) -> Check:
     else:
         difference = float((found - truth).abs().max()) if found.isfinite().all() else float("inf")
     same = (classes_of(found, described) == classes_of(truth, described)).float().mean()
+    if described.precision == "fp32" and allowed is not None and allowed < difference < float("inf"):
+        allowed = max(allowed, UNSTEADY * own_rounding(reference, images, logits))
     return Check(tuple(images.shape), difference, allowed, float(same))
+
+
+def own_rounding(reference: InferenceModule, images: Tensor, logits: Tensor) -> float:
+    """How far a model's logits lie from those in float64; 0 where they differ from call to call, or have no float64."""
+    if not torch.equal(reference.logits(images), logits):
+        return 0.0
+    exact = copy.deepcopy(reference).double()
+    exact.dtype = torch.float64
+    try:
+        return float((exact.logits(images) - logits).abs().max())
+    except RuntimeError:  # a layer that computes in float32, whatever its weights are
+        return 0.0
 
 
 def verify(run: Run, reference: InferenceModule, device: torch.device) -> list[Check]:
