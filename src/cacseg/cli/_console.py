@@ -49,8 +49,8 @@ def fail(error: Exception | str) -> None:
 
 
 @contextmanager
-def naming_images(*, visible: bool = True) -> Iterator[None]:
-    """Prints a line for each image that could not be used, and ends with exit code 1."""
+def naming_images(*, visible: bool = True, code: int = 1) -> Iterator[None]:
+    """Prints a line for each image that could not be used, and ends with an exit code."""
     from cacseg.data.sample import FaultyImagesError
 
     try:
@@ -58,7 +58,7 @@ def naming_images(*, visible: bool = True) -> Iterator[None]:
     except FaultyImagesError as error:
         for line in (*error.reasons, error.summary) if visible else ():
             fail(line)
-        raise typer.Exit(1) from None
+        raise typer.Exit(code) from None
 
 
 def note(text: str, style: str = "yellow") -> None:

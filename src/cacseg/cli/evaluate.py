@@ -126,7 +126,11 @@ def evaluate(
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
         start, shown_at = time.perf_counter(), 0.0
-        with naming_images(visible=is_first or is_shared), progress_bar("score", visible=is_first) as bar:
+        # torchrun ends all processes when one fails: others may still count, or the first still print.
+        is_launched = "TORCHELASTIC_RUN_ID" in os.environ and worker.count > 1
+        code = int(not is_launched or (is_first and not is_shared))
+        faults = naming_images(visible=is_first or is_shared, code=code)
+        with faults, progress_bar("score", visible=is_first) as bar:
             names = [split_data.image_name(index) for index in range(len(split_data))]
             total = sum(map(worker.owns, names)) if is_shared else len(names)
             task = bar.add_task("evaluating", total=total, score="")
