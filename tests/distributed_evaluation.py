@@ -4,6 +4,7 @@ import torch
 from torch import distributed
 
 from cacseg.data import open_data
+from cacseg.data.sample import FaultyImagesError
 from cacseg.engine.evaluate import evaluate
 from cacseg.models import create_model
 
@@ -38,6 +39,15 @@ class FirstClasses:
         return sample._replace(labels=labels)
 
 
+class Damaged(FirstClasses):
+    """One image, which one of the processes reads, cannot be read."""
+
+    def read(self, index):
+        if index == 3:
+            raise OSError(f"{self.image_name(index)} is damaged.")
+        return super().read(index)
+
+
 def small_data():
     return FirstClasses(open_data("synthetic", None, "val", size=(48, 64), length=5))  # odd: shares differ
 
@@ -48,5 +58,9 @@ def evaluate_share(rank, folder):
     found = evaluate(small_model(), small_data(), oracle=True)
     near = {name: torch.stack(one) for name, one in found.boundaries.items()}
     content = {"counts": found.counts, "boundaries": near, "names": [one.name for one in found.images]}
+    try:
+        evaluate(small_model(), Damaged(open_data("synthetic", None, "val", size=(48, 64), length=5)))
+    except FaultyImagesError as error:
+        content |= {"summary": error.summary, "reasons": list(error.reasons)}
     torch.save(content, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()

@@ -1,10 +1,11 @@
-"""Memory and open descriptors over thousands of images or steps, in a process of its own.
+"""Memory and open descriptors over thousands of images or steps, in a process of its own and those that it starts.
 
-python tests/long_runs.py predict|train FOLDER COUNT prints rows of: done, MiB, descriptors.
+python tests/long_runs.py predict|train FOLDER COUNT prints rows of: done, MiB, descriptors, processes.
 """
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -13,10 +14,23 @@ import numpy as np
 ROWS = 40
 
 
+def family(pid="self"):
+    """A process, and all that it started."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in children.read_text().split():
+            yield from family(child)
+    yield pid
+
+
 def now():
-    """Resident memory in MiB, and open descriptors."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return round(pages * os.sysconf("SC_PAGESIZE") / 2**20, 1), len(os.listdir("/proc/self/fd"))
+    """MiB in memory, of other processes what they do not share; open descriptors; processes."""
+    mib, opened, processes = 0.0, 0, list(family())
+    for pid in processes:
+        kind = "Rss" if pid == "self" else "Private_Clean|Private_Dirty"
+        found = re.findall(rf"^(?:{kind}): +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        mib += sum(map(int, found)) / 2**10
+        opened += len(os.listdir(f"/proc/{pid}/fd"))
+    return round(mib, 1), opened, len(processes)
 
 
 def predict(folder, count):
@@ -49,7 +63,7 @@ def predict(folder, count):
 
 
 def train(folder, count):
-    """With validations, checkpoints and averaged weights, and images read by a process."""
+    """With validations, checkpoints and averaged weights, and images read by processes."""
     from engine_runs import crop_32, run, small_loaders, small_task
 
     rows, batch = [], 2
@@ -61,7 +75,8 @@ def train(folder, count):
     every = count // ROWS
     options = {"batch": batch, "validate_every": every, "save_every": every, "ema_decay": 0.99, "log_every": 10}
     task = small_task(steps=count, rate=1e-4, **options)
-    run(folder / "run", count, task=task, loaders=small_loaders(transform=crop_32, batch=batch), report=report)
+    loaders = small_loaders(transform=crop_32, batch=batch, workers=2)
+    run(folder / "run", count, task=task, loaders=loaders, report=report)
     return rows
 
 

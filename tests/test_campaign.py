@@ -182,6 +182,14 @@ def test_mutators_take_files_of_any_length():
                 assert isinstance(mutator(random.Random(seed), content, [b"other", b""]), bytes)
 
 
+def test_every_job_gets_its_share_of_the_kills():
+    made, rng = Counter(), random.Random(0)
+    while made.total() < 50:
+        made[chaos.next_job(made)] += rng.choice((0, 1, 2, 3))  # 0: it ended before it was killed
+    assert set(made) == set(jobs.JOBS)
+    assert min(made.values()) >= 8
+
+
 def test_chaos_sees_what_differs(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()

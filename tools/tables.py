@@ -63,7 +63,7 @@ PAGES: dict[str, dict[str, Table]] = {
         "throughput": times.throughput,
         "layouts": code.layouts,
     },
-    "docs/faults.md": {"fuzz": times.damaged_files, "chaos": times.killed_jobs},
+    "docs/faults.md": {"fuzz": times.damaged_files, "chaos": times.killed_jobs, "long": times.long_jobs},
     "docs/paper.md": {
         "models": results.paper_table,
         **{name: partial(results.ablation, name) for name in TABLES},

@@ -300,6 +300,21 @@ def damaged_files() -> list[str]:
     return [recorded(found), extremes, new, "", *markdown_table(["files", "loads", *outcomes], rows)]
 
 
+def long_jobs() -> list[str]:
+    """Memory and descriptors of long jobs: medians of the second and of the last quarter of each."""
+    found, rows = timed("long_runs"), []
+    for name, unit in {"predict": "images", "train": "steps"}.items():
+        curve = found["runs"][name]["rows"]
+        quarter = len(curve) // 4
+        cells = [f"{name}, {curve[-1][0]:,} {unit}", str(curve[-1][3])]
+        for column in (1, 2):
+            parts = (curve[quarter : 2 * quarter], curve[-quarter:])
+            cells += [f"{statistics.median(row[column] for row in part):.0f}" for part in parts]
+        rows.append(cells)
+    titles = ["", "processes", "MiB, second quarter", "MiB, last quarter", "descriptors", "at the end"]
+    return [recorded(found), "", *markdown_table(titles, rows)]
+
+
 def killed_jobs() -> list[str]:
     """What came of the jobs of `make chaos`; empty until `make chaos CHAOS="--json chaos.json"` was run."""
     if not (TIMES / "chaos.json").is_file():

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -48,7 +48,8 @@ from campaign.machine import make_command
 from campaign.workers import preload
 
 ENOUGH = 100 * 1024  # KiB, for whatever a job writes
-WEIGHTS = {"train": 9, "compare": 2, "predict": 9, "export": 3}
+SHARES = {"train": 15, "compare": 9, "predict": 16, "export": 10}  # of the kills
+IN_A_ROW = {"compare": (3, 4)}  # kills of one job, else one to three: a comparison takes the longest to end
 
 
 def has_unfinished(folder: Path) -> bool:
@@ -76,6 +77,11 @@ def kill_once(
     return "inside a write" if has_unfinished(place) else f"after {time.monotonic() - start:.2f} s"
 
 
+def next_job(made: Mapping[str, int]) -> str:
+    """The job that is furthest behind its share of the kills."""
+    return min(SHARES, key=lambda name: made[name] / SHARES[name])
+
+
 def finish(job: Job, inputs: Path, place: Path, python: Sequence[str], log: Path) -> list[str]:
     """Runs a job to its end; what went wrong."""
     output = job.output(place)
@@ -93,23 +99,24 @@ def kill_jobs(
     python: Sequence[str],
     kept: Path | None,
 ) -> list[dict[str, Any]]:
-    """Jobs that are killed one to three times each, until so many kills were made."""
+    """Jobs that are killed once or more each, until so many kills were made."""
     results: list[dict[str, Any]] = []
-    done, number = 0, 0
-    while done < kills:
+    made, number = Counter[str](), 0
+    while (done := made.total()) < kills:
         rng = random.Random(f"{seed}/{number}")
-        job = JOBS[rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]]
+        job = JOBS[next_job(made)]
         expected, seconds, _ = alone[job.name]
         place, log = scratch / f"{number}-{job.name}", scratch / f"{number}-{job.name}.txt"
         place.mkdir()
-        wanted, moments = min(rng.choice((1, 2, 3)), kills - done), []
+        wanted, moments = min(rng.choice(IN_A_ROW.get(job.name, (1, 2, 3))), kills - done), []
         for _ in range(wanted):
             if was := kill_once(job, inputs, place, rng, seconds, python, log):
                 moments.append(was)
         problems = finish(job, inputs, place, python, log) or differing(job.output(place), expected)
         results.append({"job": job.name, "kills": moments, "problems": problems})
         tell(f"{done + len(moments):3d}/{kills} {job.name}: killed {', '.join(moments) or 'too late'}", problems)
-        done, number = done + len(moments), number + 1
+        made[job.name] += len(moments)
+        number += 1
         if not problems:
             shutil.rmtree(place)
         elif kept is not None:
@@ -252,15 +259,15 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = read_options(arguments)
-    for name in set(WEIGHTS) - set(chosen.only or WEIGHTS):
-        del WEIGHTS[name]
+    for name in set(SHARES) - set(chosen.only or SHARES):
+        del SHARES[name]
     begun, python = time.monotonic(), FRESH if chosen.fresh else ()
     preload()
     with tempfile.TemporaryDirectory(prefix="cacseg_chaos_", ignore_cleanup_errors=True) as folder:
         scratch = Path(folder)
         inputs = make_inputs(scratch / "inputs")
         alone: dict[str, tuple[dict[str, Any], float, int]] = {}
-        for name in WEIGHTS:
+        for name in SHARES:
             job, place, start = JOBS[name], scratch / f"alone-{name}", time.monotonic()
             place.mkdir()
             if problems := finish(job, inputs, place, python, scratch / "log.txt"):
@@ -271,11 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}, uninterrupted: {seconds:.1f} s, {len(alone[name][0])} files", flush=True)
         results = kill_jobs(chosen.kills, chosen.seed, inputs, scratch, alone, python, chosen.output)
         if not chosen.no_disk:
-            full = [fill_disk(JOBS[name], chosen.seed, inputs, scratch, alone[name]) for name in WEIGHTS]
+            full = [fill_disk(JOBS[name], chosen.seed, inputs, scratch, alone[name]) for name in SHARES]
             if None in full:
                 print("full disks were left out: mounting a tmpfs needs root")
             results += [one for one in full if one is not None]
-        if not chosen.no_rank and "train" in WEIGHTS:
+        if not chosen.no_rank and "train" in SHARES:
             results.append(kill_rank(scratch))
     bad = [one for one in results if one["problems"]]
     kills = Counter()

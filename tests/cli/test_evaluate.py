@@ -104,6 +104,32 @@ def test_workers_that_share_a_folder_score_as_one_process(place, tmp_path, capsy
     assert score("--shard", "1/1").code == 2
 
 
+def test_faulty_images_are_all_named_and_there_is_no_score(place, tmp_path, capsys, monkeypatch):
+    """Workers that share a folder keep what they counted, so that only mended images are counted then."""
+    shutil.copytree(place / "data", tmp_path / "data")
+    whole = (tmp_path / "data/images/val/a.png").read_bytes()
+    (tmp_path / "data/images/val/a.png").write_bytes(whole[:60])
+    Image.fromarray(np.full((48, 40), 77, np.uint8)).save(tmp_path / "data/labels/val/c.png")
+    for more in ((), ("--shard", "1/1")):
+        out = tmp_path / f"out{len(more)}"
+        arguments = ("eval", place / "model.safetensors", "--data", tmp_path / "data", "-o", out, "--no-report", *more)
+        done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+        assert (done.code, done.out) == (1, "")
+        assert not (out / "scores.json").exists()
+        first, second, last = done.err.splitlines()[-3:]
+        assert "images/val/a.png" in first
+        assert "labels/val/c.png" in second
+        assert "77" in second
+        assert "2 of 3 images of the split 'val'" in last
+    assert [path.name for path in (out / "counts/images").iterdir()] == ["b.npz"]
+    kept = (out / "counts/images/b.npz").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "data")
+    shutil.copytree(place / "data", tmp_path / "data")
+    assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
+    assert (out / "counts/images/b.npz").stat().st_mtime_ns == kept
+    assert json.loads((out / "scores.json").read_text())["images"] == 3
+
+
 def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
     shutil.copytree(place / "data", tmp_path / "data")
     for path in (tmp_path / "data/labels/val").iterdir():
@@ -113,7 +139,7 @@ def test_another_ignore_index(place, tmp_path, capsys, monkeypatch):
     for data, more in ((place / "data", ()), (tmp_path / "data", ("--ignore-index", 99)), (tmp_path / "data", ())):
         arguments = ("eval", place / "model.safetensors", "--data", data, "--json", *more)
         outcomes.append(run(*arguments, capsys=capsys, monkeypatch=monkeypatch))
-    assert [one.code for one in outcomes] == [0, 0, 2]
+    assert [one.code for one in outcomes] == [0, 0, 1]
     first, second = (json.loads(one.out)["outputs"] for one in outcomes[:2])
     assert first == second
     assert "holds the label 99" in outcomes[2].err
@@ -221,7 +247,7 @@ def test_a_wrong_ignore_index_names_the_image(place, tmp_path, capsys, monkeypat
     labels = np.full((40, 48), 7, np.uint8)
     Image.fromarray(labels).save(tmp_path / "data/labels/val/a.png")
     done = run("eval", place / "model.safetensors", "--data", tmp_path / "data", capsys=capsys, monkeypatch=monkeypatch)
-    assert done.code == 2
+    assert done.code == 1
     assert "a" in done.err
     assert "7" in done.err
     assert "255" in done.err
@@ -230,7 +256,7 @@ def test_a_wrong_ignore_index_names_the_image(place, tmp_path, capsys, monkeypat
 def test_a_limit_of_pixels(place, capsys, monkeypatch):
     arguments = ("eval", place / "model.safetensors", "--data", place / "data", "--max-pixels")
     refused = run(*arguments, 40 * 48 - 1, capsys=capsys, monkeypatch=monkeypatch)
-    assert refused.code == 2
+    assert refused.code == 1
     assert "40x48 pixels" in refused.err or "48x40 pixels" in refused.err
     assert "--max-pixels" in refused.err
     assert run(*arguments, 40 * 48, capsys=capsys, monkeypatch=monkeypatch).code == 0

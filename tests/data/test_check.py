@@ -400,7 +400,7 @@ def test_the_limit_of_pixels_is_given(tmp_path, monkeypatch, capsys):
     out = run(
         "data", "convert", tmp_path, "-o", tmp_path / "out", "--max-pixels", 10, capsys=capsys, monkeypatch=monkeypatch
     )
-    assert out.code == 2
+    assert out.code == 1
     assert "--max-pixels" in out.err
     again = run("data", "convert", tmp_path, "-o", tmp_path / "out", capsys=capsys, monkeypatch=monkeypatch)
     assert again.code == 0  # what was stopped goes on with another limit

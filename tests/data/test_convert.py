@@ -9,6 +9,7 @@ from pycocotools.coco import COCO
 
 import data_trees as trees
 import label_trees
+from cacseg._files import LOCK
 from cacseg.cli import main
 from cacseg.data import convert as module
 from cacseg.data import open_data
@@ -68,7 +69,7 @@ def test_pycocotools_reads_what_is_written(tmp_path, capsys):
 
 @pytest.mark.parametrize("target", ["folder", "coco"])
 def test_what_was_stopped_by_a_damaged_file_goes_on(target, tmp_path):
-    """It does not look finished until all is there; images that are done are not done again."""
+    """The rest is converted, and does not look finished; images that are done are not done again."""
     source, out = tmp_path / "source", tmp_path / "out"
     label_trees.labelme(source, label_trees.scenes())
     whole = (source / "val/val_1.png").read_bytes()
@@ -96,6 +97,46 @@ def test_what_was_stopped_by_a_damaged_file_goes_on(target, tmp_path):
     left = {"folder": {"classes.txt", "labels"}, "coco": {"annotations"}}[target]
     assert {path.name for path in out.iterdir()} == {"convert.json", "images", *left}
     assert [path.name for path in tmp_path.iterdir() if "out" in path.name] == ["out"]
+
+
+@pytest.mark.parametrize("target", ["folder", "coco"])
+def test_each_image_that_cannot_be_read_is_named_and_the_rest_is_whole(target, tmp_path, monkeypatch, capsys):
+    """One of the training images, and all of the validation."""
+    source, out, part = tmp_path / "source", tmp_path / "out", tmp_path / "out.part"
+    trees.folder(source, count=3)
+    wrong = [*sorted(source.glob("images/val/*/*.*")), sorted(source.glob("images/train/*/*.*"))[1]]
+    content = {path: path.read_bytes() for path in wrong}
+    for path in wrong:
+        path.write_bytes(content[path][:30])
+    command = ["cacseg", "data", "convert", str(source), "-o", str(out), "--format", target, "--name", "folder"]
+    monkeypatch.setattr("sys.argv", command)
+
+    def convert_all():
+        with pytest.raises(SystemExit) as stop:
+            main()
+        return stop.value.code or 0, [line for line in capsys.readouterr().err.splitlines() if line]
+
+    for _ in range(2):
+        code, said = convert_all()
+        assert code == 1
+        assert len(said) == len(wrong) + 1
+        for path in wrong:
+            assert sum(str(path) in line for line in said) == 1
+        assert f"{len(wrong)} of" in said[-1]
+        assert str(part) in said[-1]
+    assert not out.exists()
+    assert not (part / LOCK).exists()
+    read_by = {"uncovered": "ignore"} if target == "coco" else {}
+    before, after = open_data("folder", source, "train"), open_data("folder", part, "train", **read_by)
+    assert len(after) == len(before) - 1
+    for k, name in enumerate(map(after.image_name, range(len(after)))):
+        place = [before.image_name(one) for one in range(len(before))].index(name)
+        np.testing.assert_array_equal(before.read(place).labels, after.read(k).labels)
+    for path in wrong:
+        path.write_bytes(content[path])
+    assert convert_all()[0] == 0
+    assert not part.exists()
+    assert len(open_data("folder", out, "train", **read_by)) == len(before)
 
 
 def test_what_is_finished_is_compared_and_left_alone(tmp_path):

@@ -87,6 +87,25 @@ def test_two_processes_equal_one(tmp_path, unused_port):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("crop", "steps", "least", "most"),
+    [([64, 64], 5, 0.0, 1e-6), ([64, 64], 20, 0.0, 1e-4), ([128, 128], 5, 1e-4, 1e-2)],
+)
+def test_two_processes_against_one_that_takes_each_batch_at_once(tmp_path, unused_port, crop, steps, least, most):
+    """Crops of 64x64 are labelled everywhere. Some of 128x128 are padded, so that the processes have other numbers of
+    labelled pixels. pytest -s shows the differences."""
+    settings = {**SETTINGS, "data.crop": crop, "schedule.steps": steps, "training.validate_every": steps}
+    process = torchrun(tmp_path / "two", unused_port, **settings)
+    run(change(find_recipe("synthetic"), settings), tmp_path / "one", report=lambda text: None, progress=False)
+    output, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, output
+    one, two = (cacseg.load(tmp_path / name / "last.safetensors").state_dict() for name in ("one", "two"))
+    found = difference(one, two)
+    print(f"\ncrops of {crop[0]}x{crop[1]}, {steps} steps: weights differ by up to {found:.1e}")
+    assert least <= found <= most
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_killed_process_is_one_line_of_the_other(tmp_path, unused_port, rank):
     folder = tmp_path / "run"

@@ -267,6 +267,8 @@ def test_two_processes_count_every_image_once(tmp_path):
         for name, counts in alone.counts.items():
             assert torch.equal(found["counts"][name], counts)
             assert torch.equal(found["boundaries"][name], torch.stack(alone.boundaries[name]))
+        assert "1 of 5 images" in found["summary"]
+        assert found["reasons"] == [f"{small_data().image_name(3)} is damaged."]  # told by both
 
 
 @pytest.mark.gpu

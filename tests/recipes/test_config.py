@@ -158,9 +158,10 @@ def test_the_saved_configuration_reads_again(tmp_path):
         saved = read_config(place)
         assert saved.config == config
         assert saved.recipe == "ade20k/upernet_swin_tiny"
-    (tmp_path / "config.json").write_text('{"format": "something"}')
-    with pytest.raises(ValueError, match=r"config.json is no configuration of a run"):
-        read_config(tmp_path)
+    for text, words in (('{"format": "something"}', "something"), ("[" * 100_000, "nested too deeply"), ("", "")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=rf"config\.json is no configuration of a run .*{words}"):
+            read_config(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"other does not exist.*cacseg train -o.*config\.json"):
         read_config(tmp_path / "other")
 

@@ -148,20 +148,25 @@ def test_what_is_done_is_skipped(model, photos, tmp_path):
     assert load(out / "masks/one.png").size == (48, 50)
 
 
-def test_an_image_that_changes_while_it_is_predicted_is_predicted_again(model, photos, tmp_path, monkeypatch):
-    """What is recorded is the file that was read, not the one that lies there afterwards."""
-    out, real = tmp_path / "out", module.predict_each
+@pytest.mark.parametrize(("place", "step"), [(module, "predict_each"), (writing, "write_prediction")])
+def test_an_image_that_changes_while_it_is_predicted_is_predicted_anew(
+    place, step, model, photos, tmp_path, monkeypatch
+):
+    """What is recorded is the file that was read, not the one that lies there when its mask is written."""
+    out, real, changing = tmp_path / "out", getattr(place, step), photos / "a/one.png"
 
     def slow(*arguments):
-        Image.fromarray(np.zeros((50, 48, 3), np.uint8)).save(photos / "a/one.png")
+        Image.fromarray(np.full((40, 48, 3), 200, np.uint8)).save(changing)
         return real(*arguments)
 
-    monkeypatch.setattr(module, "predict_each", slow)
-    run(model, photos / "a", out)
-    assert load(out / "masks/one.png").size == (48, 40)
-    monkeypatch.setattr(module, "predict_each", real)
-    assert run(model, photos / "a", out)[:2] == (1, 0)
-    assert load(out / "masks/one.png").size == (48, 50)
+    with monkeypatch.context() as patch:
+        patch.setattr(place, step, slow)
+        assert run(model, photos / "a", out) == (1, 0, [])
+    before = (out / "masks/one.png").read_bytes()
+    assert run(model, photos / "a", out) == (1, 0, [])
+    run(model, changing, tmp_path / "alone")
+    assert (out / "masks/one.png").read_bytes() == (tmp_path / "alone/masks/one.png").read_bytes() != before
+    assert run(model, photos / "a", out) == (0, 1, [])
 
 
 def test_a_stop_in_the_middle_costs_what_was_under_way(model, photos, tmp_path):
@@ -350,25 +355,6 @@ def test_a_limit_of_pixels_that_is_given(model, photos, tmp_path):
     assert found.written == 1
     assert all("48x40 pixels" in failure.reason for failure in found.failed)
     assert run(model, photos, tmp_path / "out", max_pixels=40 * 48).skipped == 1
-
-
-def test_an_image_that_changes_while_it_is_predicted_is_predicted_anew(model, photos, tmp_path, monkeypatch):
-    """What is recorded is the file that was read, not the one that lies there when its mask is written."""
-    real, fresh = writing.write_prediction, photos / "two.png"
-    other = Image.fromarray(np.full((40, 48, 3), 200, np.uint8))
-
-    def write(one, *arguments):
-        if one.item.path == fresh:
-            other.save(fresh)
-        real(one, *arguments)
-
-    monkeypatch.setattr(writing, "write_prediction", write)
-    assert run(model, photos, tmp_path / "out").written == 4
-    before = (tmp_path / "out/masks/two.png").read_bytes()
-    monkeypatch.undo()
-    assert run(model, photos, tmp_path / "out") == (1, 3, [])
-    run(model, fresh, tmp_path / "alone")
-    assert (tmp_path / "out/masks/two.png").read_bytes() == (tmp_path / "alone/masks/two.png").read_bytes() != before
 
 
 def test_an_image_that_is_gone_since_is_a_failure(model, photos, tmp_path):

@@ -239,7 +239,9 @@ def test_inputs_are_named_by_hand_too(tmp_path):
         assert journal.rows == {}
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\0\n" * 9, b'"' + b"x" * 200_000, b"\xff\xfe,\n"])
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 4096, b"\0" * 200_000 + b"\n", b"\0\n" * 9, b'"' + b"x" * 200_000 + b"\n", b"\xff\xfe,\n"]
+)
 def test_an_index_that_a_crash_has_damaged_keeps_its_whole_rows(tmp_path, inputs, tail):
     assert len(work(tmp_path / "out", inputs)) == 20
     with (tmp_path / "out/index.csv").open("ab") as file:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 try:
     import typer as typer
@@ -44,6 +46,19 @@ def progress_bar(*more: str, visible: bool = True) -> Progress:
 def fail(error: Exception | str) -> None:
     """One line on stderr."""
     _print(messages, f"error: {' '.join(str(error).splitlines())}", "red")
+
+
+@contextmanager
+def naming_images(*, visible: bool = True, code: int = 1) -> Iterator[None]:
+    """Prints a line for each image that could not be used, and ends with an exit code."""
+    from cacseg.data.sample import FaultyImagesError
+
+    try:
+        yield
+    except FaultyImagesError as error:
+        for line in (*error.reasons, error.summary) if visible else ():
+            fail(line)
+        raise typer.Exit(code) from None
 
 
 def note(text: str, style: str = "yellow") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from rich.markup import escape
 from rich.table import Table
 
-from cacseg.cli._console import progress_bar, say, show, typer
+from cacseg.cli._console import naming_images, progress_bar, say, show, typer
 from cacseg.cli._options import (
     WORKERS,
     Crowd,
@@ -156,13 +156,14 @@ def convert(
     cacseg data convert my_data -o my_coco --format coco
 
     The same command again goes on where it was stopped. Images are copied as they are. At the end every file is
-    read back and compared with the source.
+    read back and compared with the source. Images that cannot be read are named, and the exit code is 1: the others
+    are in OUTPUT.part, which gets its name once all are there.
     """
     from cacseg.data.check import guess_name
     from cacseg.data.convert import convert as convert_data
 
     rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, max_pixels=max_pixels)
-    with progress_bar() as bar:
+    with naming_images(), progress_bar() as bar:
         tasks = {}
 
         def progress(split: str, done: int, total: int) -> None:

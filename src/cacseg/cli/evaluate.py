@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
-from cacseg.cli._console import note, progress_bar, say, show, typer
+from cacseg.cli._console import naming_images, note, progress_bar, say, show, typer
 from cacseg.cli.report import NAME, WantReport, explain_failure, write_page
 
 if TYPE_CHECKING:
@@ -82,6 +82,9 @@ def evaluate(
 
     Workers that share OUTPUT (--shard, torchrun, srun, a SLURM array) count their images into OUTPUT/counts, each
     resumes on its own, and the last one writes the scores. Within torchrun without OUTPUT processes add counts up.
+
+    Where images cannot be read there is no score: each is named, and the exit code is 1. With --shard what was counted
+    is kept.
     """
     import cacseg
     from cacseg._files import open_folder
@@ -123,7 +126,11 @@ def evaluate(
             more = f"; and {len(differing) - 3} more" if len(differing) > 3 else ""
             note(f"note: class names differ: {'; '.join(differing[:3])}{more}")
         start, shown_at = time.perf_counter(), 0.0
-        with progress_bar("score", visible=is_first) as bar:
+        # torchrun ends all processes when one fails: others may still count, or the first still print.
+        is_launched = "TORCHELASTIC_RUN_ID" in os.environ and worker.count > 1
+        code = int(not is_launched or (is_first and not is_shared))
+        faults = naming_images(visible=is_first or is_shared, code=code)
+        with faults, progress_bar("score", visible=is_first) as bar:
             names = [split_data.image_name(index) for index in range(len(split_data))]
             total = sum(map(worker.owns, names)) if is_shared else len(names)
             task = bar.add_task("evaluating", total=total, score="")

@@ -21,7 +21,7 @@ from cacseg.data.check_sheet import make_sheet
 from cacseg.data.label_map import IGNORE, MASK_HINT
 from cacseg.data.layout import ALL, USUAL, Layout, Rules
 from cacseg.data.layouts import KNOWN_FOLDERS, LAYOUTS, OWN
-from cacseg.data.open import FileData, open_layout, open_split
+from cacseg.data.open import FileData, open_layout, open_split, try_read
 from cacseg.runtime.colours import Colour
 from cacseg.runtime.decode import check_header, max_bytes
 from cacseg.runtime.files import open_files
@@ -259,13 +259,10 @@ Found = str | tuple[tuple[int, int], npt.NDArray[np.int64], BandSums | None]
 
 
 def _check_pair(data: FileData, index: int) -> Found:
-    try:
-        image, labels = data.read(index)
-    except (ValueError, OSError) as error:
-        return str(error)
-    except (MemoryError, cv2.error) as error:
-        where, reason = data.files.where(data.pairs[index].image), " ".join(str(error).split())[:200]
-        return f"{where} and its labels did not fit into memory ({reason}). Try fewer --workers, or cut them."
+    sample = try_read(data, index)
+    if isinstance(sample, str):
+        return sample
+    image, labels = sample
     sums = None if data.bands is None else sums_of(image)
     return (labels.shape[0], labels.shape[1]), np.bincount(labels.ravel(), minlength=256), sums
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,8 +16,8 @@ from cacseg._files import LOCK, acquire_lock, make_folder, write_file
 from cacseg._text import read_json
 from cacseg.data.class_list import NO_CLASS, ClassList, parse_classes
 from cacseg.data.layout import ALL, Rules, Uncovered
-from cacseg.data.open import FileData, check_listing, open_data, open_layout, open_split
-from cacseg.data.sample import FaultyDataError
+from cacseg.data.open import FileData, check_listing, open_data, open_layout, open_split, try_read
+from cacseg.data.sample import FaultyDataError, FaultyImagesError
 from cacseg.data.spans import encode_runs, mask_runs
 from cacseg.runtime.colours import index_png
 from cacseg.runtime.polygons import write_coco
@@ -41,8 +41,9 @@ def convert(
     """Writes every split of a data set as the folder `output` and reads it back; the number of images of each split.
 
     All is written into `output`.part, which gets its name when it was read back and is the same as the source. What was
-    stopped, by a damaged file for example, goes on there: images that are done are not done again. Of a conversion
-    that was finished nothing is written, and it is compared again.
+    stopped goes on there: images that are done are not done again. Of a conversion that was finished nothing is
+    written, and it is compared again. Images that cannot be read are named in one `FaultyImagesError`; the others are
+    in `output`.part, read back too.
     """
     if target not in get_args(Format):
         raise ValueError(f"the format must be {' or '.join(get_args(Format))}; got {target!r}.")
@@ -71,13 +72,22 @@ def convert(
             write_file(part / STATE, json.dumps(source, indent=2) + "\n")
             if target == "folder":
                 write_file(part / "classes.txt", text)
+            faults = {}
             for data in opened:
-                _convert_split(data, part, target, pool, progress, _split_name(data, opened, target))
+                split = _split_name(data, opened, target)
+                faults[data.split] = _convert_split(data, part, target, pool, progress, split)
             for data in opened:
-                _check_split(data, part, target, pool, _split_name(data, opened, target))
-            if (part / PARTS).is_dir():
+                _check_split(data, part, target, pool, _split_name(data, opened, target), faults[data.split])
+            reasons = [reason for of_split in faults.values() for reason in of_split.values()]
+            if not reasons and (part / PARTS).is_dir():
                 shutil.rmtree(part / PARTS)
         (part / LOCK).unlink(missing_ok=True)
+        if reasons:
+            raise FaultyImagesError(
+                f"{len(reasons)} of {sum(map(len, opened))} images cannot be read; {part} has the others. Mend or "
+                "remove these and run the same command again, or rename that folder to do without them.",
+                reasons,
+            )
         if output.exists():  # and empty
             output.rmdir()
         part.rename(output)
@@ -129,29 +139,36 @@ def _convert_split(
     pool: ThreadPoolExecutor,
     progress: Callable[[str, int, int], None] | None,
     split: str,
-) -> None:
-    def write(index: int) -> None:
+) -> dict[int, str]:
+    """Why images could not be read, by their places."""
+
+    def write(index: int) -> str | None:
         image, labels = _paths(data, index, output, split)
         made = labels if target == "folder" else _part(data, index, output, split)
         if image.exists() and made.exists():
-            return
-        sample = data.read(index)
+            return None
+        sample = try_read(data, index)
+        if isinstance(sample, str):
+            return sample
         if not image.exists():
             write_file(image, data.files.read(data.pairs[index].image))
         if target == "folder":
             write_file(labels, index_png(sample.labels, data.palette))
         else:
             write_file(made, _annotations(sample.labels, image.relative_to(output / "images" / split).as_posix()))
+        return None
 
-    place = output / "annotations" / f"instances_{split}.json"
-    if target == "coco" and place.exists():
-        return
-    for index, _ in enumerate(pool.map(write, range(len(data)))):
+    faults: dict[int, str] = {}
+    for index, fault in enumerate(pool.map(write, range(len(data)))):
+        if fault is not None:
+            faults[index] = fault
         if progress is not None:
             progress(data.split, index + 1, len(data))
     if target == "coco":
-        parts = (_part(data, index, output, split) for index in range(len(data)))
+        parts = (_part(data, index, output, split) for index in range(len(data)) if index not in faults)
+        place = output / "annotations" / f"instances_{split}.json"
         write_coco(place, data.class_names, (path.read_text() for path in parts))
+    return faults
 
 
 def _part(data: FileData, index: int, output: Path, split: str) -> Path:
@@ -187,8 +204,13 @@ def _annotations(labels: npt.NDArray[np.uint8], file_name: str) -> str:
     return json.dumps({"image": image, "annotations": found})
 
 
-def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolExecutor, split: str) -> None:
-    """Reads back what was written: the same images and the same labels."""
+def _check_split(
+    data: FileData, output: Path, target: Format, pool: ThreadPoolExecutor, split: str, left_out: Collection[int] = ()
+) -> None:
+    """Reads back what was written: the same images and the same labels, but for those left out."""
+    places = [index for index in range(len(data)) if index not in left_out]
+    if not places:
+        return
     read_as = ALL if target == "coco" and split == "default" else split
     uncovered: Uncovered = "ignore" if target == "coco" else "background"
     written = open_data(target, output, read_as, uncovered=uncovered, max_pixels=data.max_pixels)
@@ -199,8 +221,8 @@ def _check_split(data: FileData, output: Path, target: Format, pool: ThreadPoolE
         name = data.image_name(index)
         return name not in place or not np.array_equal(data.read(index).labels, written.read(place[name]).labels)
 
-    wrong = [data.image_name(k) for k, one in enumerate(pool.map(differs, range(len(data)))) if one]
-    if wrong or len(written) != len(data) or tuple(written.class_names) != tuple(data.class_names):
+    wrong = [data.image_name(k) for k, one in zip(places, pool.map(differs, places), strict=True) if one]
+    if wrong or len(written) != len(places) or tuple(written.class_names) != tuple(data.class_names):
         what = f"{len(wrong)} images, {wrong[0]} among them" if wrong else "files that are not of it"
         raise FaultyDataError(
             f"{output} is not what {data.files.where('')} holds: {what}. Was the source changed meanwhile? Remove the "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -120,6 +121,17 @@ class FileData:
         pair = self.pairs[index]
         stamps = [self.files.stamp(path) for path in (pair.image, pair.labels, *pair.others) if path]
         return {key: "+".join(one[key] for one in stamps) for key in stamps[0]}
+
+
+def try_read(data: FileData, index: int) -> Sample | str:
+    """A sample, or in one line why there is none."""
+    try:
+        return data.read(index)
+    except (OSError, ValueError) as error:
+        return str(error)
+    except (MemoryError, cv2.error) as error:
+        where, reason = data.files.where(data.pairs[index].image), " ".join(str(error).split())[:200]
+        return f"{where} and its labels did not fit into memory ({reason}). Try fewer --workers, or cut them."
 
 
 def stamp_of_sample(data: SegmentationData, index: int) -> dict[str, str]:

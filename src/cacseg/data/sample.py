@@ -52,6 +52,15 @@ class FaultyDataError(OSError, ValueError):
     """A data set that cannot be used as it is: `cacseg data check` lists all that is wrong with it."""
 
 
+class FaultyImagesError(FaultyDataError):
+    """Some images cannot be used: `reasons` has a line for each, `summary` says how many and what follows."""
+
+    def __init__(self, summary: str, reasons: Sequence[str]) -> None:
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        super().__init__(f"{reasons[0]}{more} {summary}")
+        self.summary, self.reasons = summary, tuple(reasons)
+
+
 @runtime_checkable
 class SegmentationData(Protocol):
     """One split of a data set. Reading is stateless, so any number of workers may share it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, distributed
 
 from cacseg.classifier import ContextAwareClassifier
-from cacseg.data.sample import SegmentationData, read_sample
+from cacseg.data.sample import FaultyDataError, FaultyImagesError, SegmentationData, read_sample
 from cacseg.engine.device import autocast, check_memory, explain_memory
 from cacseg.engine.inference import Inference, Scale, collate, output_names, predict_each, send, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
@@ -20,6 +20,7 @@ from cacseg.models.files import list_names
 from cacseg.models.model import SegmentationModel
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 
+T = TypeVar("T")
 FETCHED = 256  # tallies of images at a time
 Counts = Mapping[str, Tensor]  # a confusion matrix [n, n] for each output
 Progress = Callable[[int, Counts], None]  # images done by this process, counts so far (on the device)
@@ -102,6 +103,9 @@ def evaluate(
     so that all ranks return the same. With `oracle` the model must have that branch; in windows and at other scales it
     gets the labels of the same part of the image. `boundaries` counts boundary IoU as well. `places` are the images
     that are scored; None is all of them. `keep` is called with the counts of each image.
+
+    Images that cannot be read end in one `FaultyImagesError` that names them all, and in no score. After the first of
+    them the others are only read, unless `keep` has a use for their counts.
     """
     device = torch.device(device)
     compare_classes(model, data)
@@ -117,18 +121,33 @@ def evaluate(
     totals = {name: torch.zeros(n, n, dtype=torch.long, device=device) for name in names}
     near = {name: torch.zeros(3, n, dtype=torch.long, device=device) for name in names if boundaries}
     tallies = _ImageTallies()
+    faults: list[str] = []
 
-    def read(index: int) -> _LoadedImage:
-        sample = read_sample(data, index)
+    def read(index: int) -> _LoadedImage | str:
+        try:
+            sample = read_sample(data, index)
+        except FaultyDataError as error:
+            return str(error)
         labels = torch.from_numpy(np.ascontiguousarray(sample.labels))
         return _LoadedImage(index, data.image_name(index), view_image(sample.image, scale, inference.ratios), labels)
 
-    images = prefetch(read, share, workers, nbytes=_LoadedImage.nbytes)
-    groups = batch_by_key(images, lambda one: (one.views[0].shape, one.labels.shape), batch, nbytes=_LoadedImage.nbytes)
+    def readable() -> Iterator[_LoadedImage]:
+        for one in prefetch(read, share, workers, nbytes=lambda one: 0 if isinstance(one, str) else one.nbytes()):
+            if isinstance(one, str):
+                faults.append(one)
+            else:
+                yield one
+
+    def shapes(one: _LoadedImage) -> tuple[torch.Size, torch.Size]:
+        return one.views[0].shape, one.labels.shape
+
+    groups = batch_by_key(readable(), shapes, batch, nbytes=_LoadedImage.nbytes)
     model.to(device).eval()
     done = 0
     try:
         for group in groups:
+            if faults and keep is None:
+                continue
             height, width = group[0].labels.shape
             described = f"{len(group)} image(s) of {width}x{height} ({group[0].name})"
             if "oracle" in names or not comes_in_parts(inference, group[0].views[0], (height, width)):
@@ -161,6 +180,13 @@ def evaluate(
                 progress(done, totals)
     finally:
         model.train(was_training)
+    if ranks > 1:
+        faults = [fault for part in _gather_objects(faults, ranks) for fault in part]
+    if faults:
+        split = f"the split {data.split!r} of {data.name}"
+        raise FaultyImagesError(
+            f"{len(faults)} of {len(places)} images of {split} cannot be used, so there is no score.", faults
+        )
     results = tallies.finish()
     if ranks > 1:
         results = _gather(results, [*totals.values(), *near.values()], ranks)
@@ -253,6 +279,12 @@ def _gather(images: list[ImageResult], totals: Iterable[Tensor], ranks: int) -> 
     """Sums the counts of all ranks in place; returns the images of all ranks, in order."""
     for counts in totals:
         distributed.all_reduce(counts)
-    gathered: list[list[ImageResult] | None] = [None] * ranks
-    distributed.all_gather_object(gathered, images)
-    return sorted((image for part in gathered for image in part or ()), key=lambda image: image.place)
+    gathered = _gather_objects(images, ranks)
+    return sorted((image for part in gathered for image in part), key=lambda image: image.place)
+
+
+def _gather_objects(mine: list[T], ranks: int) -> list[list[T]]:
+    """The lists of all ranks."""
+    gathered: list[list[T]] = [[] for _ in range(ranks)]
+    distributed.all_gather_object(gathered, mine)
+    return gathered
