@@ -81,7 +81,7 @@ def open_frames(
     if cv2 is None:
         raise ModuleNotFoundError("videos need OpenCV, which is not installed: pip install opencv-python-headless")
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # quiet: what is wrong is said here, in one line
-    (cv2.setLogLevel if cv2.__version__.startswith("4.") else cv2.utils.logging.setLogLevel)(0)  # silent
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
     is_live = text.startswith(CAMERA)
     if is_live:
         number = text.removeprefix(CAMERA)
