@@ -64,11 +64,9 @@ def make_model(path: Path, classes: int) -> None:
 def make_files(folder: Path) -> None:
     """All but the runs, which commands make."""
     make_data(folder / "my_data")
-    make_data(folder / "my_bands", bands=4)
     make_data(folder / "data" / "cityscapes_small")
     for name in ("camvid", "msrc21"):
         make_data(folder / "data" / name, builtin_classes(name).names)
-        make_data(folder / "held" / name, builtin_classes(name).names)
     for make in (trees.ade20k, trees.cocostuff, trees.cityscapes, trees.pascal_context):
         make(folder / "data")
     label_trees.coco(folder / "exported", label_trees.scenes())
