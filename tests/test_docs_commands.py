@@ -38,14 +38,16 @@ PARSED_ONLY = {
 LEFT_OUT = {"--mps": "needs a GPU", "--table": "the largest image has 2560 pixels a side: minutes on a CPU"}
 
 # What is appended to a command that begins with these words; of an option that stands twice, the last one counts.
+RANDOM = "--set model.pretrained=false --set model.backbone_weights=none --set model.padding=none"
 MODEL = (
-    "--set model.name=fcn --set model.backbone=test_resnet --set model.head_channels=16 --set model.pretrained=false "
-    "--set model.backbone_weights=none --set model.padding=none --set model.drop_path=none"
+    f"{RANDOM} --set model.name=fcn --set model.backbone=test_resnet --set model.head_channels=16 "
+    "--set model.drop_path=none"
 )
-RUN = (
-    f"{MODEL} --set data.crop=32,32 --set data.scale=none --set data.val_scale=none --set data.window=none "
+DATA = (
+    "--set data.crop=32,32 --set data.scale=none --set data.val_scale=none --set data.window=none "
     "--set data.stride=none --set training.batch=2 --set training.workers=0 --set training.validate_every=2"
 )
+RUN = f"{MODEL} {DATA}"
 SCENES = "--set data.size=64,64 --set data.length=8 --set data.val_length=2"
 STEPS = "--set schedule.steps=2 --set schedule.warmup_steps=0"
 SEEDS = "--seeds 1 --steps 2"
@@ -55,6 +57,7 @@ SHORTER = {
     "train synthetic": f"{RUN} {STEPS} {SCENES}",
     "compare": f"{RUN} {SEEDS}",
     "compare runs/camvid": "",  # joins comparisons
+    "compare folder --root held/camvid": f"{RANDOM} {DATA} {SEEDS}",  # its arms are models
     "ablate": f"{RUN} {SEEDS} {SCENES}",
     "ablate loss camvid": f"{RUN} {SEEDS}",
     "eval model.safetensors --data data --name cityscapes": "--scale 96,64 --slide 64 --stride 48",
@@ -134,6 +137,11 @@ def shortened(words):
     return [word for word in words if word not in LEFT_OUT] + ("" if longest is None else SHORTER[longest]).split()
 
 
+def named(words):
+    """What of NEEDED is in a command."""
+    return [name for name in NEEDED if any(word == name or word.startswith(f"{name}/") for word in words)]
+
+
 def output_of(words):
     """The file or folder that a command of cacseg writes where it is told to."""
     command, count = find_command(words)
@@ -176,20 +184,15 @@ def cacseg(files, tmp_path, monkeypatch):
     shutil.copytree(files, tmp_path, copy_function=os.link, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 
-    def need(name):
-        """Made once for all blocks."""
-        kept = files / name
-        if not kept.exists():
+    def make(name):
+        """Once for all blocks, beside the data."""
+        if not (files / name).exists():
             words = NEEDED[name].split()
-            for word in filter(NEEDED.get, words):
-                need(word)
+            for one in named(words):
+                make(one)
             with monkeypatch.context() as patch:
                 patch.chdir(files)
                 execute([*words, "-o", name])
-        if kept.is_dir():
-            shutil.copytree(kept, tmp_path / name, dirs_exist_ok=True)
-        else:
-            shutil.copy(kept, tmp_path / name)
 
     def execute(words):
         with monkeypatch.context() as patch:
@@ -198,14 +201,18 @@ def cacseg(files, tmp_path, monkeypatch):
 
     def call(words):
         output = output_of(words)
-        for word in words:
-            if word in NEEDED and word != str(output) and not Path(word).exists():
-                need(word)
+        for name in named(words):
+            if name != str(output) and not Path(name).exists():
+                make(name)
+                kept = files / name
+                shutil.copytree(kept, name) if kept.is_dir() else shutil.copy(kept, name)
         if "model.safetensors" in words:
             name = words[words.index("--name") + 1] if "--name" in words else ""
             make_model(Path("model.safetensors"), CLASSES.get(name, 3))
-        if output is not None and "--resume" not in words:  # lines that write the same are alternatives
-            shutil.rmtree(output) if output.is_dir() else output.unlink(missing_ok=True)
+        if "--resume" not in words:  # lines that write the same are alternatives
+            usual = Path("runs", words[1].replace("/", "_")) if words[0] == "train" else Path("none")
+            for place in filter(Path.exists, (output or usual,)):
+                shutil.rmtree(place) if place.is_dir() else place.unlink()
         execute(words)
         assert output is None or output.exists(), f"{' '.join(words)} wrote no {output}"
 
