@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_api
 
 COMMIT = "5" * 40
 
@@ -77,6 +77,7 @@ def serve(root, monkeypatch):
         server.root, server.gated, server.created = root, set(), {}
         server.address = f"http://127.0.0.1:{server.server_address[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        monkeypatch.setattr(hf_api.api, "endpoint", server.address)  # of the functions, which transformers 5.0 calls
         template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         Thread(target=server.serve_forever, daemon=True).start()

@@ -1,32 +1,24 @@
-"""What README and docs state is true: snippets run, commands parse, links lead somewhere, tables are the code's."""
+"""What README and docs state is true: snippets run, links lead somewhere, tables are the code's."""
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
-import click
 import pandas as pd
 import pytest
 import yaml
 from PIL import Image
-from typer.main import get_command
 
 import cacseg
-from cacseg.cli import app
 from cacseg.models import MODELS
 from cacseg.models.summary import summarise
 from cacseg.presets import PRESETS
-from cacseg.recipes import find_recipe
-from cacseg.recipes.config import flat
 from cacseg.variants import VARIANTS
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 HOUSE = ["SECURITY.md", "CONTRIBUTING.md"]  # of the repository; the site has no such pages
 TEXTS = {page: (ROOT / page).read_text() for page in (*PAGES, *HOUSE)}
-COMMANDS = get_command(app).commands
 # Run by tests/test_training.py, tests/adapters/test_saved.py and tests/models/test_hub.py, which look at the result.
 ELSEWHERE = ("cacseg.train(", "again = ")
 
@@ -68,63 +60,6 @@ def test_a_snippet_runs(name, small_run, tmp_path, monkeypatch):
     exec(SNIPPETS[name], names)
     if "losses" in names:
         assert {"plain", "context", "oracle", "distillation", "overlap", "total"} <= set(names["losses"])
-
-
-def shell_calls(text):
-    """The arguments of every call of `cacseg` in the shell blocks of a page, as bash reads them; nothing else runs."""
-    script = "\n".join(
-        [
-            'cacseg() { printf "%s\\0" "$@"; echo; }',
-            'torchrun() { while [ "$1" != cacseg.cli ]; do shift; done; shift; cacseg "$@"; }',
-            "command_not_found_handle() { :; }",
-            "WEIGHTS=weights.safetensors LITE2=lite2.safetensors",
-            *blocks(text, "bash"),
-        ]
-    )
-    environment = {"PATH": "/nowhere", "HOME": os.environ.get("HOME", "/")}
-    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=environment)
-    return [line.split("\0")[:-1] for line in done.stdout.splitlines()]
-
-
-def find_command(words):
-    """The command that the first words name, and how many they are."""
-    assert words[0] in COMMANDS, words
-    command, count = COMMANDS[words[0]], 1
-    while hasattr(command, "commands") and len(words) > count and not words[count].startswith("-"):
-        assert words[count] in command.commands, words
-        command, count = command.commands[words[count]], count + 1
-    return command, count
-
-
-@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="the blocks are for bash")
-@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if "```bash" in text])
-def test_the_shell_blocks_parse(page):
-    """Commands, options, types of their values, and names of settings."""
-    calls = shell_calls(TEXTS[page])
-    settings = {key for key, _ in flat(find_recipe("folder"))}
-    for words in calls:
-        command, count = find_command(words)
-        try:
-            found = command.make_context(words[0], words[count:])
-        except click.ClickException as error:
-            pytest.fail(f"cacseg {' '.join(words)}: {error.format_message()}")
-        for setting in found.params.get("settings") or ():
-            assert setting.partition("=")[0] in settings, setting
-    assert len(calls) == len(
-        re.findall(r"^(?:torchrun.*|.* -m )?cacseg\b", "\n".join(blocks(TEXTS[page], "bash")), re.M)
-    )
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_in_the_text_exists(page):
-    text, makefile = TEXTS[page], (ROOT / "Makefile").read_text()
-    for target in re.findall(r"(?:^|`)make ([\w-]+)", text, re.MULTILINE):
-        assert f"\n{target}:" in makefile
-    for line in re.findall(r"`cacseg ([a-z][^`]*)`", text):
-        words = line.split()
-        command, _ = find_command(words)
-        known = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
-        assert {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)} <= known, line
 
 
 def anchors(text):

@@ -85,8 +85,8 @@ def test_an_image_in_a_mask_out(port, exported):
         (b"no image", 422),
         (picture()[:200], 422),
         (picture((101, 100), "JPEG"), 422),  # more pixels than allowed
-        (bytes(60_000), 413),
-        *((content, 422) for content in bad.CLAIMS.values()),
+        pytest.param(bytes(60_000), 413, id="60,000 bytes"),
+        *(pytest.param(content, 422, id=name) for name, content in bad.CLAIMS.items()),
     ],
 )
 def test_what_is_refused_leaves_the_service_running(port, body, status):

@@ -117,6 +117,8 @@ def test_autocast(make):
 
 def test_gradient_checkpointing_of_a_transformer():
     model, (images, labels) = cacseg.convert(build("transformers Segformer")), draw()
+    if not model.supports_gradient_checkpointing:
+        pytest.skip("this version of transformers has none for Segformer")
     plain = model.loss(images, labels)["total"]
     model.train()
     model.gradient_checkpointing_enable()

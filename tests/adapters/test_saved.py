@@ -117,7 +117,7 @@ def test_a_folder_of_the_trainer(tmp_path):
 def test_to_the_hub_and_back(name, by, tmp_path, monkeypatch):
     (tmp_path / "hub").mkdir()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)  # which keeps the first server's address
+    monkeypatch.setattr(transformers.utils.hub, "_hf_api", None, raising=False)  # it keeps the first server's address
     model = cacseg.convert(build(name), scale=9.0)
     with serve(tmp_path / "hub", monkeypatch) as server:
         if by == "push_to_hub":
@@ -137,10 +137,14 @@ def test_folders_and_files_that_are_none(tmp_path):
     (tmp_path / FILE).write_bytes(b"junk" * 9)
     with pytest.raises(ValueError, match=rf"{FILE} is damaged"):
         cacseg.convert(model, saved=tmp_path)
-    save_file({}, tmp_path / FILE, {"format": "pt"})
+    save_file({"x": torch.zeros(1)}, tmp_path / FILE, {"format": "pt"})
     with pytest.raises(ValueError, match="format must be 'cacseg conversion 1'; got 'pt'"):
         cacseg.convert(model, saved=tmp_path)
-    save_file({}, tmp_path / FILE, {"format": "cacseg conversion 1", "arguments": json.dumps({"seam": 1, "more": 2})})
+    save_file(
+        {"x": torch.zeros(1)},
+        tmp_path / FILE,
+        {"format": "cacseg conversion 1", "arguments": json.dumps({"seam": 1, "more": 2})},
+    )
     with pytest.raises(ValueError, match="more"):
         cacseg.convert(model, saved=tmp_path)
     cacseg.convert(build("smp DPT")).save_pretrained(tmp_path)

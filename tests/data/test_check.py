@@ -299,9 +299,9 @@ def test_lists_and_names_that_contradict_are_problems_too(tmp_path):
     trees.write(tmp_path / "folder/images/train/day0/0.png", trees.image(0))
     trees.write(tmp_path / "folder/labels/train/day1/1.bmp", np.zeros(trees.SIZE, np.uint8))
     train, val = check_data("folder", tmp_path / "folder", workers=0).splits
-    assert len(train.problems) == 2
-    assert "an image has one file of labels" in train.problems[0]
-    assert "images must differ in more than their suffix" in train.problems[1]
+    labels, images = train.problems
+    assert all(name in labels for name in ("labels/train/day1/1.png", "labels/train/day1/1.bmp"))
+    assert all(name in images for name in ("images/train/day0/0.jpg", "images/train/day0/0.png"))
     assert not val.problems
     trees.pascal_context(tmp_path)
     (tmp_path / "VOCdevkit/VOC2010/JPEGImages/2008_000001.jpg").unlink()
@@ -318,8 +318,9 @@ def test_an_empty_split_and_nothing_but_ignored(tmp_path):
     for path in [*(tmp_path / "images/train").rglob("*.*"), *(tmp_path / "labels/train").rglob("*.*")]:
         path.unlink()
     train, val = check_data("folder", tmp_path, workers=0).splits
-    assert train.problems == [f"the split 'train' of {tmp_path} is empty: no image with labels."]
-    assert val.problems == ["no pixel of the split 'val' has a class: everything is ignored."]
+    (empty,), (ignored,) = train.problems, val.problems
+    assert all(fact in empty for fact in ("'train'", str(tmp_path), "empty"))
+    assert all(fact in ignored for fact in ("'val'", "ignored"))
 
 
 def test_what_cannot_be_checked(tmp_path):

@@ -80,7 +80,7 @@ def test_what_was_stopped_by_a_damaged_file_goes_on(target, tmp_path):
     part = "labels/train/train_0.png" if target == "folder" else "parts/val/val_0.json"
     kept = (tmp_path / "out.part" / part).stat().st_mtime_ns
     image = (tmp_path / "out.part/images/train/train_0.png").stat().st_mtime_ns
-    with pytest.raises(FileExistsError, match=r"out\.part holds files of something else"):
+    with pytest.raises(FileExistsError, match=r"out\.part holds .*Choose another folder"):
         convert("labelme", source, out, target=target, rules=Rules(overlap="smaller"))
     (source / "val/val_1.png").write_bytes(whole)
     write, written = module.write_file, []
@@ -148,7 +148,7 @@ def test_what_is_finished_is_compared_and_left_alone(tmp_path):
     trees.write(tmp_path / "out/labels/train/train_1.png", np.zeros(trees.SIZE, np.uint8))
     with pytest.raises(ValueError, match="train_1 among them"):
         convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules())
-    with pytest.raises(FileExistsError, match="holds files of something else"):
+    with pytest.raises(FileExistsError, match=r"out holds .*Choose another folder"):
         convert("labelme", tmp_path / "source", tmp_path / "out", rules=Rules(overlap="smaller"))
 
 

@@ -167,7 +167,7 @@ BROKEN_AT_OPEN = {
     "no root": (lambda root: shutil.rmtree(root), "there is no data set at .*no such folder or .zip"),
     "another tree": (
         lambda root: shutil.rmtree(root / "ADEChallengeData2016/annotations"),
-        "needs ADEChallengeData2016/{images,annotations}.* has ADEChallengeData2016",
+        "needs ADEChallengeData2016/{images,annotations}.* has the folders ADEChallengeData2016",
     ),
     "no split": (
         lambda root: shutil.rmtree(root / "ADEChallengeData2016/images/training"),

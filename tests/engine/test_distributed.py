@@ -117,7 +117,6 @@ def test_a_killed_process_is_one_line_of_the_other(tmp_path, unused_port, rank):
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 1
     (line,) = [line for line in output.splitlines() if line.startswith("error:")]
-    assert "another process of this run was lost" in line
     assert f"cacseg train --resume -o {folder}" in line
     assert "Traceback" not in output.partition("error:")[0]
     assert read_checkpoint(folder / "last.ckpt")["global_step"] >= 5

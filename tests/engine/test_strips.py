@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from cacseg.data import Sample
 from cacseg.data.pictures import draw_strip
 from cacseg.engine.features import image_rows
 from cacseg.engine.inference import Inference
@@ -53,6 +54,18 @@ def test_a_plain_model_has_strips_alone(tmp_path):
     run(tmp_path / "run", 3, task=small_task(small_model(classifier="plain"), steps=3), loggers=BOTH)
     found = events(tmp_path / "run")
     assert found.Tags()["images"] == [f"{STRIP}/image_{k:03d}" for k in range(3)]
+    assert found.Tags()["histograms"] == []
+
+
+def test_images_without_a_label_have_strips_alone(tmp_path):
+    class Unlabelled(Stripes):
+        def read(self, index):
+            image, labels = super().read(index)
+            return Sample(image, np.full_like(labels, self.ignore_index))
+
+    run(tmp_path / "run", 3, loaders=small_loaders(validation=Unlabelled("val", 3)), loggers=BOTH)
+    found = events(tmp_path / "run")
+    assert len(found.Tags()["images"]) == 3
     assert found.Tags()["histograms"] == []
 
 

@@ -154,7 +154,7 @@ def test_folders_of_several_machines_are_joined(tmp_path):
     assert list(found.results["mean_iou"]) == [37.5] * 4
     assert list(found.classes["labelled"][:2]) == [99.0, 1.0]
     assert found.arms == ["plain", "tuned"]
-    with pytest.raises(ValueError, match="same run with other scores"):
+    with pytest.raises(ValueError, match=r"a.runs.plain-400-0.*c.runs.plain-400-0"):
         read_results([first, comparison_in(tmp_path / "c", plan[:1], iou=(0.1, 0.2))])
     with pytest.raises(ValueError, match="different images"):
         read_results([first, comparison_in(tmp_path / "d", plan[2:], labelled=(98, 2))])
@@ -176,7 +176,7 @@ def test_unfinished_runs_take_no_part(tmp_path):
 
 
 def test_no_comparison(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no folder of a comparison"):
+    with pytest.raises(FileNotFoundError, match=r"comparison\.json"):
         read_results([tmp_path])
 
 

@@ -105,7 +105,7 @@ def test_moves_are_sorted_and_absent_classes_grey(n):
     table = figure.axes[0].images[0].get_array()
     np.testing.assert_allclose(table[-1], moves[0, :0:-1])
     assert np.ma.getmaskarray(table).sum() == 1
-    with pytest.raises(ValueError, match="no image has a labelled feature"):
+    with pytest.raises(ValueError, match="Take more images"):
         figures.moves_figure(moves, np.zeros_like(present), ["a", "b", "c"], [])
 
 

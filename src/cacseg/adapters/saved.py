@@ -43,9 +43,10 @@ def with_conversion(save: Callable[..., Any], is_converted: Callable[[Any], bool
         bound = signature.bind(self, save_directory, *inputs, **named)
         given = bound.arguments
         push = is_converted(self) and given.pop("push_to_hub", False)
+        state = dict(given.get("state_dict") or {})  # of which transformers 5.0 leaves nothing
         result = save(*bound.args, **bound.kwargs)
         if is_converted(self) and given.get("is_main_process", True):
-            write_conversion(self, Path(save_directory), given.get("state_dict"))
+            write_conversion(self, Path(save_directory), state)
         if push:  # afterwards: transformers uploads what it has written itself
             name = named.pop("repo_id", None) or Path(save_directory).name
             known = inspect.signature(self.push_to_hub).parameters

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 IgnoreIndex = Annotated[
-    int | None, typer.Option(help="Of a folder of your own: the value of ignored pixels, 255 by default.")
+    int | None, typer.Option(help="The value of ignored pixels in a folder of your own; 255 by default.")
 ]
-ShapeOverlap = Annotated[str, typer.Option(help="Of labels that are shapes: on top is the later or the smaller one.")]
+ShapeOverlap = Annotated[str, typer.Option(help="Where shapes overlap, the later or the smaller one is on top.")]
 Uncovered = Annotated[
-    str, typer.Option(help="Of labels that are shapes: pixels that none covers are a class background, or ignore.")
+    str, typer.Option(help="Pixels that no shape covers: background makes them a class, ignore ignores them.")
 ]
-Crowd = Annotated[str, typer.Option(help="Of COCO: its crowd regions are of their class, or ignore.")]
+Crowd = Annotated[str, typer.Option(help="COCO's crowd regions: class keeps their class, ignore ignores them.")]
 EmptyClasses = Annotated[
-    str, typer.Option(help="Of labels that are shapes: keep or drop classes that no image of any split has.")
+    str, typer.Option(help="Where labels are shapes: keep or drop classes that no image of any split has.")
 ]
 Scale = Annotated[
     str | None,
@@ -45,7 +45,7 @@ WindowBatch = Annotated[int, typer.Option(min=1, help="Windows in a batch.")]
 
 Tile = Annotated[
     int | None,
-    typer.Option(help="Large images in tiles of so many pixels a side (a multiple of 32), with one context for all."),
+    typer.Option(help="Cut images into tiles of so many pixels a side (a multiple of 32), with one context for all."),
 ]
 Overlap = Annotated[int, typer.Option(help="How far neighbouring tiles overlap, in pixels (a multiple of 32).")]
 TileContext = Annotated[
@@ -59,7 +59,7 @@ Keep = Annotated[
 MaxPixels = Annotated[
     float | None,
     typer.Option(
-        min=1, help="Of a file that is decoded whole; one with more is refused. 256e6 by default, or the run's."
+        min=1, help="Refuse a file of more pixels that would be decoded whole; 256e6 by default, or the run's."
     ),
 ]
 

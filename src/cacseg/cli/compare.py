@@ -18,11 +18,13 @@ Settings = Annotated[
 Root = Annotated[str | None, typer.Option(help="The folder or .zip of the data set.")]
 Steps = Annotated[
     str | None,
-    typer.Option(metavar="500,2000", help="Of a run; several are several schedules. The recipe's by default."),
+    typer.Option(
+        metavar="500,2000", help="Steps of each run, the recipe's by default; with commas, several schedules."
+    ),
 ]
 Jobs = Annotated[
     int | None,
-    typer.Option(min=1, help="Runs at once; up to 12 on each GPU by default, two fewer than CPU cores; 1 on a CPU."),
+    typer.Option(min=1, help="Runs at once; by default up to 12 on each GPU and CPU cores - 2 in all; 1 on a CPU."),
 ]
 Devices = Annotated[
     str, typer.Option(metavar="cpu|0,1", help="GPUs by their numbers, or cpu; all GPUs by default, else the CPU.")
@@ -52,7 +54,7 @@ def compare(
             "--arm", metavar="NAME:KEY=VALUE,...", help="A further arm; may begin with a known one. Repeatable."
         ),
     ] = None,
-    seeds: Annotated[str, typer.Option(metavar="3|0,5,7", help="How many, from 0 on; or which.")] = "3",
+    seeds: Annotated[str, typer.Option(metavar="3|0,5,7", help="How many seeds, from 0 on; or which.")] = "3",
     steps: Steps = None,
     settings: Settings = None,
     root: Root = None,
@@ -110,7 +112,7 @@ def ablate(
         str | None, typer.Argument(metavar="RECIPE", help="As of `cacseg train`; small generated scenes by default.")
     ] = None,
     preset: Annotated[str, typer.Option(help="What the rows are variants of: paper, released or tuned.")] = "paper",
-    seeds: Annotated[str, typer.Option(metavar="2|0,5,7", help="How many, from 0 on; or which.")] = "2",
+    seeds: Annotated[str, typer.Option(metavar="2|0,5,7", help="How many seeds, from 0 on; or which.")] = "2",
     steps: Steps = None,
     settings: Settings = None,
     root: Root = None,

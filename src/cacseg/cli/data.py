@@ -76,7 +76,8 @@ def check(
     crowd: Crowd = "class",
     empty_classes: EmptyClasses = "keep",
     bands: Annotated[
-        int | None, typer.Option(min=1, help="Images have so many bands, of 16 bits or floats; 8-bit colours else.")
+        int | None,
+        typer.Option(min=1, help="Read images as so many bands, of 16 bits or floats; else as 8-bit colours."),
     ] = None,
     max_pixels: MaxPixels = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes; one for each core by default.")] = None,

@@ -28,7 +28,7 @@ def export(
         str, typer.Option("--format", help="onnx, torch-export, or aotinductor (machine code for machines like this).")
     ] = "onnx",
     output: Annotated[str, typer.Option(help="What comes out: logits, probabilities or classes.")] = "logits",
-    size: Annotated[str, typer.Option(help="At which size: that of the input, or of the features.")] = "input",
+    size: Annotated[str, typer.Option(help="Size of what comes out: that of the input, or of the features.")] = "input",
     plain: Annotated[
         bool, typer.Option("--plain", help="The fixed classifier instead of the context-aware one.")
     ] = False,

@@ -42,7 +42,7 @@ def predict(
         bool,
         typer.Option("--entropy", help="Write the entropy of the probabilities, 0 (sure) to 1 (uniform) as 0 to 255."),
     ] = False,
-    bits: Annotated[int, typer.Option(help="8, or 16 for confidence and entropy from 0 to 65535.")] = 8,
+    bits: Annotated[int, typer.Option(help="Bits of confidence and entropy: 8, or 16 for 0 to 65535.")] = 8,
     target: Annotated[
         str, typer.Option("--format", help="png; labelme, coco or geojson: polygons too, for labelling tools and maps.")
     ] = "png",

@@ -59,7 +59,7 @@ def train(
     cacseg train folder --root my_data -o runs/mine               images/{train,val}, labels/{train,val}, classes.txt
     cacseg train folder --root my_data --set model.pretrained=true               from ImageNet weights, not random ones
     cacseg train ade20k/upernet_swin_tiny --root data             as the paper does
-    cacseg train folder --root my_data --set model.name=upernet_resnet50 --set training.precision=bf16
+    cacseg train folder --root my_data --set schedule.steps=2000 --set training.precision=bf16
     cacseg train --resume -o runs/mine                            after a crash or Ctrl-C
     torchrun --nproc-per-node 4 -m cacseg.cli train ade20k/upernet_swin_tiny --root data
 

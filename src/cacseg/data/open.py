@@ -201,7 +201,7 @@ def open_layout(name: str, root: str | Path | None, rules: Rules) -> tuple[Layou
             f"ignore_index belongs to 'folder'; what {name!r} ignores is known. Leave it out, or name it 'folder'."
         )
     if top is None:
-        there = ", ".join(files.folders("")[:6]) or "no folder"
+        there = f"the folders {', '.join(folders[:6])}" if (folders := files.folders("")) else "no folders"
         more = f" (or the files of a labelling tool: {', '.join(OWN[:-1])})" if name == "folder" else ""
         raise FileNotFoundError(f"{name!r} needs {layout.tree}{more}; {files.where('')} has {there}.")
     classes = layout.classes(files, top)

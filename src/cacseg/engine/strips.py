@@ -53,7 +53,7 @@ class Strips(Callback):
             strip = draw_strip(image, labels, answers, loaders.validation.palette, loaders.validation.ignore_index)
             for writer in writers:
                 writer.add_image(f"{STRIP}/{name}", strip, trainer.global_step, dataformats="HWC")
-        if moves:
+        if any(one.numel() for one in moves):  # none where no feature of the chosen images has a label
             for writer in writers:
                 writer.add_histogram(MOVES, torch.cat(moves).cpu().numpy(), trainer.global_step)
 

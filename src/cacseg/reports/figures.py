@@ -203,7 +203,7 @@ def answers_figure(rows: Sequence[Row], class_names: Sequence[str], palette: Seq
             pictures += [colour(answer, palette), *([row.entropies[title]] if title in row.entropies else [])]
         for panel, title, picture in zip(axes[place], titles, pictures, strict=True):
             maps: dict[str, Any] = {} if picture.ndim == 3 else {"cmap": "viridis", "vmin": 0.0, "vmax": most}
-            shown = panel.imshow(picture, **maps, interpolation="nearest" if picture.ndim == 3 else "auto")
+            shown = panel.imshow(picture, **maps, interpolation="nearest" if picture.ndim == 3 else None)
             panel.set(xticks=[], yticks=[])
             if place == 0:
                 panel.set_title(_short(title, int(14 * width)), fontsize=9, pad=3, parse_math=False)
