@@ -3,8 +3,7 @@
 Imported, it puts empty modules in place of what mmsegmentation imports and its transforms and models never use. The
 environment has cacseg and
 
-    pip install torch==2.13.0 mmengine==0.10.7 mmcv-lite==2.1.0 scipy prettytable packaging matplotlib
-        'numpy<2' 'setuptools<81' 'opencv-python-headless<4.12'
+    pip install torch==2.13.0 mmengine==0.10.7 mmcv-lite==2.1.0 scipy prettytable packaging matplotlib 'setuptools<81'
     pip install --no-deps mmsegmentation==1.2.2
 """
 
