@@ -146,8 +146,8 @@ def output_of(words):
     """The file or folder that a command of cacseg writes where it is told to."""
     command, count = find_command(words)
     found = command.make_context(words[0], words[count:]).params
-    place = found.get("output") if "output" in found else found.get("file")
-    return place if isinstance(place, Path) else found.get("file")
+    place = found["file"] if "file" in found else found.get("output")
+    return None if place is None else Path(place)
 
 
 needs_bash = pytest.mark.skipif(not Path("/bin/bash").exists(), reason="the blocks are for bash")
