@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 import long_runs
-from campaign.machine import processor
+from cacseg.bench.machine import processor_name
 
 GROWTH = 8.0  # MiB, from the second quarter to the last: memory settles while caches fill
 RECORD = "CACSEG_LONG_RUNS"  # an environment variable: the file that is to have the curves
@@ -42,7 +42,7 @@ def test_memory_and_descriptors_are_flat(what, tmp_path):
 def add_to_record(path, what, rows, seconds):
     runs = json.loads(path.read_text())["runs"] if path.is_file() else {}
     runs[what] = {"seconds": round(seconds), "rows": rows}
-    facts = {"command": f"{RECORD}={path} pytest -m slow tests/test_long_runs.py", "processor": processor()}
+    facts = {"command": f"{RECORD}={path} pytest -m slow tests/test_long_runs.py", "processor": processor_name()}
     facts |= {"date": datetime.now(timezone.utc).date().isoformat()}
     facts |= {"minutes": round(sum(one["seconds"] for one in runs.values()) / 60, 1), "runs": runs}
     path.write_text(json.dumps(facts, indent=1) + "\n")

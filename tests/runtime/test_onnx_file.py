@@ -255,8 +255,11 @@ def test_files_that_are_refused(tmp_path):
     onnx.save(graph, tmp_path / "later.onnx")
     with pytest.raises(ValueError, match="format 9"):
         cacseg.Predictor(tmp_path / "later.onnx")
-    with pytest.raises(ValueError, match="'cpu' or 'cuda'"):
+    with pytest.raises(ValueError, match=r"^an ONNX file runs on 'cpu' or 'cuda'"):
         cacseg.Predictor(path, device="tpu")
+    more = edited(path, tmp_path / "more.onnx", num_classes=4, class_names=None, palette=None)
+    with pytest.raises(ValueError, match="its network is not the one"):
+        cacseg.Predictor(more)
 
 
 def edited(path, target, **facts):
@@ -287,6 +290,7 @@ def edited(path, target, **facts):
         ("scale", [512], "two whole numbers"),
         ("window", [64, 64], "stride"),
         ("output", "classes", "its network is not the one"),
+        ("output", "probabilities", "its network is not the one"),
         ("normalises", False, "its network is not the one"),
     ],
 )

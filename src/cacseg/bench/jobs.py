@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cacseg.bench.mmsegmentation import MmsegCrops, is_installed
 from cacseg.bench.steps import usual_model_loss
@@ -165,18 +165,12 @@ def _time_loop(config: Config, steps: int, mmsegmentation: bool = False) -> floa
     crops = MmsegCrops(data, config) if mmsegmentation else _Crops(data, config, model.mean, model.std)
     assert training.batch != "auto"
     workers = min(training.workers, available_cores())
-    loader = DataLoader(
-        crops,
-        min(training.batch, len(data)),
-        shuffle=True,
-        drop_last=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-        pin_memory=device.type == "cuda",
-    )
-    optimiser = torch.optim.AdamW(model.parameters(), lr=config.optimiser.rate)
     warm_up, started = max(1, round(WARM_UP * steps)), 0.0
-    for number, (images, labels) in enumerate(_forever(loader), 1):
+    # One long epoch: at the end of each the workers would run dry, of a small data set every few steps.
+    order = RandomSampler(crops, replacement=True, num_samples=(warm_up + steps + 1) * training.batch)
+    loader = DataLoader(crops, training.batch, sampler=order, num_workers=workers, pin_memory=device.type == "cuda")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=config.optimiser.rate)
+    for number, (images, labels) in enumerate(loader, 1):
         shown = images.to(device, memory_format=layout, non_blocking=True)
         if mmsegmentation:
             shown = normalise(shown, model.mean, model.std)
@@ -190,11 +184,6 @@ def _time_loop(config: Config, steps: int, mmsegmentation: bool = False) -> floa
         if number == warm_up + steps:
             break
     return steps * len(images) / (read_clock(device) - started)
-
-
-def _forever(loader: DataLoader[Any]) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:

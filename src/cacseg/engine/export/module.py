@@ -29,6 +29,7 @@ Size = Literal["input", "features"]
 TRACED = (2, 64, 96)  # images, height, width; it leaves no trace in the result
 LARGEST_STRIDE = 32  # of nearly all models
 LEAST_SIDE = 33  # of images, so that no map of such a stride has a side of 1, which torch.export takes for a constant
+TRACES_MOST = (2, 13)  # the version of torch that traces all models of this package
 BYTE = 256
 # Layers of timm with TensorFlow's padding, and those that do the same work on a padded map.
 SAME_PADDED: dict[type[nn.Module], type[nn.Module]] = {Conv2dSame: nn.Conv2d, AvgPool2dSame: nn.AvgPool2d}
@@ -329,7 +330,9 @@ def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) 
                 return torch.export.export(traceable, (images,), dynamic_shapes=(sizes,), strict=False)
         except Exception as error:
             first = first or error
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    hint = "" if version >= TRACES_MOST else f" torch 2.13 traces more models; this is {torch.__version__}."
     raise ValueError(
         f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
-        f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}"
+        f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}{hint}"
     ) from first

@@ -55,7 +55,7 @@ def quantise(source: Path, target: Path, images: Iterable[Pixels], described: De
     kept_scopes = {f"module.model.{name}" for name in kept}  # as `Traceable` and `InferenceModule` call it
     chosen = []
     for node in model.graph.node:
-        scopes = ast.literal_eval(next(one.value for one in node.metadata_props if one.key == SCOPES))
+        scopes = ast.literal_eval(next((one.value for one in node.metadata_props if one.key == SCOPES), "[]"))
         if node.op_type in WEIGHTED and node.input[1] in weights and not set(scopes) & kept_scopes:
             chosen.append(node.name)
     batches = iter([{INPUT: prepare(image, described).numpy()} for image in images])
