@@ -47,8 +47,8 @@ types: $(SETUP)  ## mypy, strict
 layers: $(SETUP)  ## the direction of imports
 	$(BIN)/lint-imports
 
-package: $(SETUP)  ## build sdist and wheel, install the wheel into a fresh environment and use it there
-	OMP_NUM_THREADS=1 $(BIN)/python tools/package.py
+package: $(SETUP)  ## build sdist and wheel, install the wheel and what it needs into an empty environment, use it there
+	OMP_NUM_THREADS=1 $(BIN)/python tools/package.py --empty -c constraints.txt
 
 tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
