@@ -62,6 +62,7 @@ def test_ctrl_c_ends_with_a_checkpoint_and_says_how_to_go_on(tmp_path):
         (["sythetic"], "there is no recipe 'sythetic'. Did you mean 'synthetic'?"),
         (["synthetic", "--set", "optimizer.rate=1"], "Did you mean 'optimiser.rate'"),
         (["folder"], "'folder' needs a root"),
+        (["."], "cacseg train folder --root"),
         ([], "a recipe is needed"),
         (["--resume", "-o", "nowhere"], "nowhere"),
     ],
@@ -76,6 +77,14 @@ def test_mistakes_are_one_line(tmp_path, monkeypatch, capsys, arguments, words):
     assert words in errors
     assert len(errors.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_word_is_asked_for_as_the_root(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["cacseg", "train", "folder", "my_data"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "--root my_data" in capsys.readouterr().err
 
 
 def test_where_an_error_comes_from_is_shown_when_asked(tmp_path, monkeypatch):

@@ -296,7 +296,8 @@ def damaged_files() -> list[str]:
         counts = [sum(one[outcome] for one in there) for outcome in outcomes]
         rows.append([title, str(sum(counts)), *map(str, counts)])
     extremes = f"The longest load took {found['longest_seconds']:.0f} s, the largest {found['largest_mib']:.0f} MiB."
-    new = f"{found['new']:,} of {found['loads']:,} loads: bands, labels of other tools, hub folders, ONNX, uploads."
+    new = f"{found['new']:,} of {found['loads']:,} loads are of newer formats: "
+    new += "bands, labels of other tools, hub folders, ONNX, uploads."
     return [recorded(found), extremes, new, "", *markdown_table(["files", "loads", *outcomes], rows)]
 
 

@@ -87,6 +87,7 @@ def test_a_run_that_fails_ends_no_other(command, monkeypatch, tmp_path):
         (("synthetic", "--seeds", "0"), "1 or more"),
         (("syntetic",), "synthetic"),
         (("synthetic", "camvid"), "no comparison.json"),
+        (("synthetic", "camvid"), "--root"),
         (("synthetic", "--set", "data.crop=999", "--devices", "cpu"), "crop must fit"),
         (("synthetic", "--mps", "--devices", "cpu"), "--mps is for CUDA"),
     ],

@@ -59,7 +59,8 @@ def test_all_four_of_two_models(place, tmp_path, capsys, monkeypatch):
     assert str(place / "context.safetensors") in done.out
     line = next(line for line in done.out.splitlines() if "tsne.png" in line)
     assert any(name in line for name in CLASSES)
-    assert line.endswith("0, 1, 2, 3, by context.safetensors")
+    assert "0, 1, 2, 3" in line
+    assert "context.safetensors" in line
     text = (tmp_path / "out/predictions.svg").read_text()
     assert "plain.safetensors" in text
     assert "context.safetensors" in text
@@ -78,7 +79,9 @@ def test_a_plain_model_has_two(place, tmp_path, capsys, monkeypatch):
     assert names(tmp_path / "out") == BOTH
     assert "tsne is left out" in done.err
     assert "moves is left out" in done.err
-    assert f"{tmp_path / 'out/entropy.png'}: 0, 1, 2, 3, by plain.safetensors" in done.out
+    line = next(line for line in done.out.splitlines() if str(tmp_path / "out/entropy.png") in line)
+    assert "0, 1, 2, 3" in line
+    assert "plain.safetensors" in line
     refused = run(*arguments, "--overwrite", "--class", "sky", capsys=capsys, monkeypatch=monkeypatch)
     assert refused.code == 2
 

@@ -87,23 +87,27 @@ def test_a_wrong_setting_is_one_line(text, words):
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "words"),
+    ("section", "key", "remedy"),
     [
-        ("optimiser", "rte", "there is no setting 'optimiser.rte'. Did you mean 'optimiser.rate'?"),
-        ("training", "steps", "there is no setting 'training.steps'. Did you mean 'schedule.steps'?"),
-        ("model", "qqq", "there is no setting 'model.qqq'. `cacseg train --settings` lists them all."),
-        ("", "modle", "there is no section 'modle'. Did you mean 'model'?"),
-        ("", "qqq", "there is no section 'qqq'. There are model, data, optimiser, schedule, training."),
+        ("optimiser", "rte", "'optimiser.rate'?"),
+        ("training", "steps", "'schedule.steps'?"),
+        ("model", "qqq", "`cacseg train --settings`"),
+        ("", "modle", "'model'?"),
+        ("", "qqq", "model, data, optimiser, schedule, training"),
     ],
 )
-def test_a_wrong_key_in_a_file_gets_the_nearest(tmp_path, section, key, words):
+def test_a_wrong_key_in_a_file_gets_the_nearest(tmp_path, section, key, remedy):
     content = find_recipe("synthetic").model_dump(mode="json")
     (content[section] if section else content)[key] = 1
     file = tmp_path / "mine.json"
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=re.escape(f"{file}: {words}")) as error:
+    with pytest.raises(ValueError, match=re.escape(str(file))) as error:
         read_recipe(file)
-    assert str(error.value) == f"{file}: {words}"
+    message = str(error.value)
+    assert repr(f"{section}.{key}" if section else key) in message
+    assert remedy in message
+    assert message.count(str(file)) == 1
+    assert "\n" not in message
 
 
 def test_all_that_is_wrong_in_a_file_is_named():
@@ -112,7 +116,7 @@ def test_all_that_is_wrong_in_a_file_is_named():
     content["optimiser"] |= {"rte": 1, "clip": -1}
     with pytest.raises(ValueError, match=r"no setting 'optimiser\.rte'.*no section 'modle'.*model is missing") as error:
         validated(content)
-    assert "optimiser.clip: input should be greater than 0; got -1" in str(error.value)
+    assert re.search(r"optimiser\.clip: [^;]*\b0; got -1\b", str(error.value))
 
 
 def test_every_setting_is_described_in_a_line():

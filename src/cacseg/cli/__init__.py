@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cacseg._version import __version__
 from cacseg.cli._console import fail, out, typer
-from cacseg.cli._groups import DATA, REFERENCE, RESULTS, START, TRAIN, USE, GroupedCommands
+from cacseg.cli._groups import DATA, REFERENCE, RESULTS, START, TRAIN, USE, GroupedCommands, TrainCommand
 from cacseg.cli.app import app as web_page
 from cacseg.cli.bench import bench
 from cacseg.cli.compare import ablate, compare
@@ -62,7 +62,7 @@ def _root(
 
 app.command(rich_help_panel=START)(demo)
 app.add_typer(data, name="data", rich_help_panel=DATA)
-app.command(rich_help_panel=TRAIN)(train)
+app.command(cls=TrainCommand, rich_help_panel=TRAIN)(train)
 app.command(rich_help_panel=TRAIN)(compare)
 app.command(rich_help_panel=TRAIN)(ablate)
 app.command("eval", rich_help_panel=RESULTS)(evaluate)

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 START, DATA, TRAIN = "Start here", "Look at data", "Train and compare"
 RESULTS, USE, REFERENCE = "Look at results", "Use a model", "Models, weights, timings"
+
+
+class TrainCommand(TyperCommand):
+    """`cacseg train`, whose error about a second word names --root: it is often the folder of the data."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            ctx.fail(f"there is one RECIPE; got {rest[0]!r} too. Give the data with --root {rest[0]}.")
+        return rest
 
 
 class GroupedCommands(TyperGroup):

@@ -58,8 +58,14 @@ Keep = Annotated[
 
 MaxPixels = Annotated[
     float | None,
+    typer.Option(min=1, help="Refuse a file of more pixels that would be decoded whole; 256e6 by default."),
+]
+RunMaxPixels = Annotated[
+    float | None,
     typer.Option(
-        min=1, help="Refuse a file of more pixels that would be decoded whole; 256e6 by default, or the run's."
+        min=1,
+        help="Refuse a file of more pixels that would be decoded whole; by default data.max_pixels of the run, else "
+        "256e6.",
     ),
 ]
 

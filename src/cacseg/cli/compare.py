@@ -89,7 +89,9 @@ def compare(
         return
     if len(sources) > 1:
         wrong = next(str(folder) for folder in folders if not (folder / FILE).is_file())
-        raise ValueError(f"give one recipe, or folders of comparisons; got {wrong!r}, which has no {FILE}.")
+        raise ValueError(
+            f"give one recipe, or folders of comparisons; got {wrong!r}, which has no {FILE}. Data: --root PATH."
+        )
     name, base = open_recipe(sources[0])
     changes = read_changes(settings, root)
     counts = integers("--steps", steps) if steps else ()

@@ -64,7 +64,7 @@ def evaluate(
     overlap: options.Overlap = 128,
     tile_context: options.TileContext = "image",
     keep: options.Keep = 1024,
-    max_pixels: options.MaxPixels = None,
+    max_pixels: options.RunMaxPixels = None,
     workers: options.Workers = options.WORKERS,
 ) -> None:
     """Score a model: mIoU, Dice, boundary IoU, accuracy.

@@ -48,7 +48,10 @@ def predict(
     ] = "png",
     simplify: Annotated[float, typer.Option(min=0.0, help="How far a polygon may be off its edge, in pixels.")] = 1.0,
     coordinates: Annotated[
-        str, typer.Option(help="Of GeoJSON: wgs84, longitude and latitude; map, the image's own system; or pixels.")
+        str,
+        typer.Option(
+            help="Coordinates of GeoJSON: wgs84 (longitude, latitude), map (the image's own system) or pixels."
+        ),
     ] = "wgs84",
     opacity: Annotated[float, typer.Option(min=0.0, max=1.0, help="How opaque the overlay's colours are.")] = 0.5,
     plain: Annotated[bool, typer.Option("--plain", help="Predict with the fixed classifier.")] = False,

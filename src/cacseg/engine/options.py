@@ -47,83 +47,83 @@ class OptimiserOptions(Section):
     """The optimiser and its learning rates."""
 
     name: Literal["sgd", "adamw"]
-    """SGD with momentum, or AdamW."""
+    """Choose SGD with momentum, or AdamW."""
     rate: Positive
-    """The learning rate, after the warm-up."""
+    """Set the base learning rate, which the schedule changes during the run."""
     weight_decay: NotNegative = 0.0
-    """As the algorithm defines it; 0: none."""
+    """Decay the weights by this factor, as the optimiser defines it; 0: no decay."""
     momentum: Share = 0.9
-    """Of SGD alone."""
+    """Set the momentum of SGD; AdamW has none."""
     betas: Betas = (0.9, 0.999)
-    """Of AdamW alone."""
+    """Set the two decay rates of AdamW's moments; SGD has none."""
     decay_normalisation: bool = True
-    """false: no decay of normalisations, positions, relative-position biases."""
+    """Decay the weights of normalisations, position embeddings and relative-position biases too."""
     multipliers: dict[str, NotNegative] = {}
-    """Of the rate, by part (backbone, head, classifier, projectors, auxiliary): optimiser.multipliers.PART=FACTOR."""
+    """Scale the rate of backbone, head, classifier, projectors or auxiliary: optimiser.multipliers.PART=FACTOR."""
     clip: Positive | None = None
-    """The largest norm of the gradients; none: any."""
+    """Clip the norm of the gradients at this; none: no clipping."""
 
 
 class ScheduleOptions(Section):
     """Linear warm-up times a polynomial that ends at `minimum`."""
 
     steps: Count
-    """Steps of the whole run."""
+    """Train for so many steps."""
     power: NotNegative = 0.9
-    """Of the polynomial decay; 1: linear, 0: none."""
+    """Set the exponent of the polynomial decay of the rate; 1: linear, 0: no decay."""
     minimum: NotNegative = 0.0
-    """The rate at the end."""
+    """End at this learning rate."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps of the linear warm-up; 0: none."""
+    """Raise the rate linearly during so many first steps; 0: no warm-up."""
     warmup_ratio: Share = 1e-6
-    """The share of the rate that the warm-up starts from."""
+    """Start the warm-up from this share of the rate."""
 
 
 class TrainingOptions(Section):
     """How a run trains, validates and logs."""
 
     batch: Count | Literal["auto"]
-    """Images a step, over all devices; auto: the largest power of two that fits into the memory of one GPU."""
+    """Train on so many images a step, over all devices; auto: the largest power of two that one GPU's memory takes."""
     accumulate: Count = 1
-    """Parts that a step's batch is split into, one after the other."""
+    """Split the batch into so many parts, run one after the other, and accumulate their gradients."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of the weights, the order of images and what is done to them at random."""
+    """Seed the random weights, the order of the images and the augmentation."""
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """tf32: TF32 in matrix products too; bf16, fp16: autocast, fp16 on GPUs only."""
+    """Choose the precision; tf32: TF32 in matrix products too; bf16, fp16: autocast, fp16 on GPUs only."""
     channels_last: bool = False
-    """The memory format, quicker for convolutions on GPUs."""
+    """Store images and features channels-last; faster for convolutions on GPUs."""
     compile: bool = False
-    """torch.compile of the training step."""
+    """Compile the training step with torch.compile."""
     graph: bool | Literal["auto"] = "auto"
     """Record a step once as a CUDA graph and replay it; auto: on one GPU, without fp16, accumulate and compile."""
     ema_decay: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """Of an exponential moving average of the weights, which is validated and saved, e.g. 0.999; none: no average."""
+    """Validate and save an exponential moving average of the weights with this decay, e.g. 0.999; none: no average."""
     synchronise_batch_norm: bool = True
-    """Batch statistics over all devices, where there are several; needs CUDA."""
+    """Compute batch statistics over all devices, where there are several; needs CUDA."""
     freeze_batch_norm: bool = False
     """Normalise with the running statistics and leave them as they are."""
     deterministic: bool = False
-    """Deterministic algorithms alone; slower on GPUs."""
+    """Use only deterministic algorithms; slower on GPUs."""
     validate_every: Count = 1000
-    """Steps from one validation to the next."""
+    """Validate every so many steps."""
     patience: Count | None = None
     """Stop after so many validations without a better mIoU; none: never."""
     scored_train_images: Annotated[int, Field(ge=0)] = 64
-    """Training images that each validation scores beside the validation split, always the same; 0: none."""
+    """Score so many training images in each validation too, always the same ones; 0: only the validation split."""
     save_every: Count = 1000
-    """Steps from one checkpoint to the next; a validation saves one anyway."""
+    """Save a checkpoint every so many steps, and after each validation."""
     log_every: Count = 50
-    """Steps from one line of losses to the next; at most a twentieth of the run, so that short runs have curves."""
+    """Log the losses every so many steps, and at least twenty times a run."""
     workers: Annotated[int, Field(ge=0)] = 4
-    """Processes that read images, for each device, no more than there are cores; 0: none but the run's own."""
+    """Read images with so many processes for each device, at most one a core; 0: in the training process."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    """auto: GPUs where there are any."""
+    """Train on CPU or GPU; auto: on GPUs where there are any."""
     devices: Count | Literal["auto"] = "auto"
-    """How many of each machine; auto: all."""
+    """Use so many devices of each machine; auto: all."""
     nodes: Count = 1
-    """Machines that train together."""
+    """Train on so many machines together."""
     loggers: LoggerNames = ("csv", "tensorboard")
-    """Where losses and scores go, words between commas; wandb if it is installed."""
+    """Write losses and scores with these loggers, separated by commas; wandb must be installed."""
 
     def logged_every(self, steps: int) -> int:
         """`log_every` in a run of so many steps."""

@@ -299,14 +299,17 @@ def check_runs(plan: Sequence[Run]) -> None:
 
     opened: dict[str, SegmentationData] = {}
     made = set()
+    shares_data = len({run.config.data.model_dump_json() for run in plan}) == 1
     for run in plan:
         data, model = (part.model_dump_json() for part in (run.config.data, run.config.model))
+        where = "" if shares_data else f"arm {run.arm}: "
         try:
             if data not in opened:
                 opened[data] = open_split(run.config.data, "train")
                 check_crop(run.config.data.crop, run.config.data.scale, run.config.data.ratios, opened[data])
                 check_data(opened[data], open_split(run.config.data, "val"))
                 check_foreground(opened[data])
+            where = f"arm {run.arm}: "
             if (data, model) not in made:
                 made.add((data, model))
                 with warnings.catch_warnings():  # the runs will tell
@@ -314,4 +317,4 @@ def check_runs(plan: Sequence[Run]) -> None:
                     known = {} if run.config.model.class_weights != "frequency" else {"class_weights": None}
                     make_model(run.config.model.model_copy(update=known), opened[data], lambda text: None)
         except (ValueError, TypeError, OSError) as error:
-            raise ValueError(f"{run.name}: {error}") from error
+            raise ValueError(f"{where}{error}") from error

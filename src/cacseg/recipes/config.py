@@ -38,118 +38,118 @@ class ModelConfig(Section):
     """Arguments of `cacseg.create_model`; None is the model's own."""
 
     name: str
-    """A model of `cacseg models`, or a head (fcn, deeplabv3plus, upernet, ocrnet) with a model.backbone."""
+    """Name a model of `cacseg models`, or a head (fcn, deeplabv3plus, upernet, ocrnet) with a model.backbone."""
     backbone: str | None = None
-    """timm's name of a backbone, for a head alone; none: that of the model."""
+    """Name a backbone of timm, where model.name is a head; none: the model's own backbone."""
     head_channels: Count = 512
-    """Of the features that the classifier reads; fewer make a small model much quicker."""
+    """Set the channels of the features that the classifier reads; fewer make a small model much faster."""
     classifier: Literal["context", "plain"] = "context"
-    """Context-aware, or the 1x1 convolution of the baseline."""
+    """Choose the context-aware classifier, or plain: the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
-    """Of the context-aware classifier and its losses, and of the auxiliary loss of either classifier."""
+    """Choose defaults for the context-aware classifier and its losses, and for the average of the auxiliary loss."""
     variant: str | None = None
-    """A row of the paper's ablation tables (`cacseg.variants`), e.g. design_d; none: the method of the preset."""
+    """Train a row of the paper's ablation tables (`cacseg.variants`), e.g. design_d; none: the method of the preset."""
     overlap_weight: NotNegative | None = None
-    """Of a soft-Jaccard loss beside the cross-entropy; none: the preset's, and 0 with a plain classifier."""
+    """Weight the soft-Jaccard loss beside the cross-entropy; none: the preset's weight, 0 with a plain classifier."""
     weights: str | None = None
-    """A whole model to start from, a .safetensors of ours; none: the backbone alone may have weights."""
+    """Start from a whole model, a .safetensors that cacseg saved; none: only the backbone may start from weights."""
     reset_classifier: bool = False
-    """With model.weights of other classes: initialise the classifiers anew."""
+    """Initialise the classifiers anew instead of from model.weights, e.g. where its classes are others."""
     pretrained: bool = False
-    """timm downloads weights of the backbone, where no file is given."""
+    """Download timm's weights of the backbone, where neither model.weights nor model.backbone_weights is given."""
     backbone_weights: str | None = None
-    """A file of backbone weights in timm's names, .safetensors or .pth; none: as model.pretrained says."""
+    """Load backbone weights with timm's names from a .safetensors or .pth file; none: as model.pretrained says."""
     padding: Literal["", "same"] | None = None
-    """Of the backbone: same for weights of TensorFlow; none: as the file of weights states, else empty."""
+    """Pad the backbone's convolutions as TensorFlow (same) or PyTorch (empty); none: as its weights state, or empty."""
     pad_to_stride: bool = True
     """Pad images to a multiple of the output stride, where a backbone pads as TensorFlow does."""
     mean: Annotated[tuple[float, ...], Field(min_length=1), _several] | None = None
-    """Of each channel; none: as the file of weights states, else timm's; of data.bands counted in the images."""
+    """Subtract this from each channel of an image; none: as the weights state, or timm's; measured for data.bands."""
     std: Annotated[tuple[Positive, ...], Field(min_length=1), _several] | None = None
-    """Of each channel, what images are divided by; none: as model.mean."""
+    """Divide each channel of an image by this, after model.mean; none: chosen as model.mean is."""
     auxiliary: bool = True
-    """Whether an auxiliary head adds its loss."""
+    """Add the loss of an auxiliary head."""
     auxiliary_weight: NotNegative = 0.4
-    """A factor on the loss of the auxiliary head."""
+    """Multiply the loss of the auxiliary head by this."""
     auxiliary_average: Literal["labelled", "all"] | None = None
-    """Of the auxiliary loss, a mean over labelled pixels or over all; none: as model.preset, plain classifiers too."""
+    """Average the auxiliary loss over labelled or all pixels; none: as model.preset, with plain classifiers too."""
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """Channel dropout before the plain and the auxiliary logits; none: 0.1, for OCRNet 0."""
+    """Drop channels before the plain and the auxiliary logits with this probability; none: 0.1, for OCRNet 0."""
     drop_path: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """Stochastic depth of the backbone; none: the model's own."""
+    """Set the rate of stochastic depth in the backbone; none: the model's own."""
     output_stride: Literal[8, 16, 32] | None = None
-    """Pixels of the image to one of the backbone's last map; none: the model's own."""
+    """Set the stride of the backbone's last feature map, in pixels; none: the model's own."""
     dilated_blocks: Literal["first", "all", "auto"] = "auto"
-    """Of MobileNetV2; auto: those of model.weights, else all at a stride of 8 and the first at 16."""
+    """Dilate these blocks of a MobileNetV2 stage; auto: as model.weights, else all at stride 8 and the first at 16."""
     dilations: Dilations | None = None
-    """Of deeplabv3plus alone; none: those of model.weights, else 12,24,36."""
+    """Set the dilations of deeplabv3plus, which alone takes them; none: those of model.weights, else 12,24,36."""
     class_weights: tuple[NotNegative, ...] | Literal["frequency"] | None = None
-    """A weight in every cross-entropy for each class; frequency: the median frequency over its own; none: all 1."""
+    """Weight each class in every cross-entropy; frequency: the median frequency over that of the class; none: all 1."""
     label_smoothing: Share = 0.0
-    """Of every cross-entropy, a share."""
+    """Smooth the labels of every cross-entropy by this share; 0: one-hot labels."""
     classifier_arguments: dict[str, Any] = Field(default={})
-    """Further arguments of ContextAwareClassifier: model.classifier_arguments.NAME=VALUE."""
+    """Pass further arguments to ContextAwareClassifier: model.classifier_arguments.NAME=VALUE."""
     loss_arguments: dict[str, Any] = Field(default={})
-    """Further arguments of ContextLoss: model.loss_arguments.NAME=VALUE."""
+    """Pass further arguments to ContextLoss: model.loss_arguments.NAME=VALUE."""
 
 
 class DataConfig(Section):
     """A data set, its crops in training, and how whole images are predicted in validation."""
 
     name: str
-    """folder (one's own), or a data set that `cacseg data list` names."""
+    """Name a data set of `cacseg data list`, or folder for your own images."""
     root: str | None = None
-    """A folder or a .zip; none: for synthetic alone."""
+    """Read the data set from this folder or .zip; none: for synthetic only."""
     train_split: str = "train"
-    """The split to train on."""
+    """Train on this split."""
     val_split: str = "val"
-    """The split to validate on."""
+    """Validate on this split."""
     val_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
     """Validate on this share of the images of data.train_split, chosen by their names; none: data.val_split."""
     val_group: str | None = None
-    """With data.val_share: a regular expression whose first group names images that stay together; none: each alone."""
+    """Keep images together by the first group of this regular expression, with data.val_share; none: each alone."""
     ignore_index: int | None = None
-    """Of folder alone: the value in its files that marks ignored pixels; none: 255."""
+    """Ignore pixels labelled with this value, in folder only; none: 255."""
     overlap: Overlap = "later"
-    """Of labels that are shapes: which is on top where they overlap, the later or the smaller one."""
+    """Draw this shape on top where labels are overlapping shapes: the later or the smaller one."""
     uncovered: Uncovered = "background"
-    """Of labels that are shapes: pixels that no shape covers are a class of their own, or ignored."""
+    """Make pixels outside all shapes a class of their own, or ignore them, where labels are shapes."""
     crowd: Crowd = "class"
-    """Of COCO: its crowd regions are of their class, or ignored."""
+    """Give COCO's crowd regions their class, or ignore them."""
     empty_classes: EmptyClasses = "keep"
-    """Of labels that are shapes: keep or drop classes that no image of any split has."""
+    """Keep or drop classes that no image of any split has, where labels are shapes."""
     bands: Count | None = None
-    """Images have so many, in the units of their files (16 bits, floats; TIFF, .npy, PNG); none: 8-bit colours."""
+    """Read so many bands, in the units of the files (16 bits, floats; TIFF, .npy, PNG); none: 8-bit colours."""
     max_pixels: Annotated[int, Field(ge=1)] = MAX_PIXELS
-    """Of an image or of a file of labels, which are read whole; one with more is an error before it is decoded."""
+    """Refuse an image or a file of labels with more pixels, before it is decoded."""
     resident: bool | Literal["auto"] = "auto"
     """Keep all images on the device and crop them there; auto: if they fit into a tenth of a GPU's memory."""
     crop: Size
-    """Height and width of what is trained on, in pixels."""
+    """Train on crops of this height and width, in pixels."""
     scale: Sides | None = None
-    """Long and short side that images are fitted into, in pixels; none: as they are."""
+    """Resize images to fit into this long and short side, in pixels; none: as they are."""
     ratios: Ratios = (0.5, 2.0)
-    """Least and largest random scaling of an image before it is cropped."""
+    """Scale each image by a random ratio in this range before it is cropped."""
     balance: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Show images with classes that less than this share of the images have more often, e.g. 0.1; none: all alike."""
+    """Show images with rare classes (in less than this share of the images, e.g. 0.1) more often; none: all alike."""
     max_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.75
-    """Largest share of a crop's labelled pixels that one class may have, tried ten times; 1: any crop."""
+    """Draw another crop, up to ten, while one class has this share of its labelled pixels or more; 1: take any crop."""
     flip: Share = 0.5
-    """The probability that a crop is mirrored."""
+    """Mirror a crop left to right with this probability."""
     distort: bool = True
     """Change brightness, contrast, saturation and hue at random."""
     val_scale: Sides | None = None
-    """Long and short side that validation images are fitted into, in pixels; none: as they are."""
+    """Resize validation images to fit into this long and short side, in pixels; none: as they are."""
     window: Size | None = None
-    """Height and width of sliding windows in validation, in pixels; none: whole images."""
+    """Validate by sliding windows of this height and width, in pixels; none: whole images."""
     stride: Size | None = None
-    """Pixels from one window to the next, down and across; goes with data.window; none: without it."""
+    """Move windows by so many pixels down and across; goes with data.window; none: whole images."""
     size: Size | None = None
-    """Of synthetic alone: height and width of its scenes, in pixels; none: 128,128."""
+    """Generate scenes of this height and width, in pixels, for synthetic only; none: 128,128."""
     length: Count | None = None
-    """Of synthetic alone: images to train on; none: 1000."""
+    """Generate so many training images, for synthetic only; none: 1000."""
     val_length: Count | None = None
-    """Of synthetic alone: images to validate on; none: 200."""
+    """Generate so many validation images, for synthetic only; none: 200."""
 
 
 class Config(Section):

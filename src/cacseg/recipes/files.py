@@ -119,6 +119,11 @@ def read_recipe(path: str | Path) -> tuple[str, Config]:
                 return path.stem, validated(content)
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
+    if path.is_dir() and not (path / CONFIG).exists():
+        raise FileNotFoundError(
+            f"{path} is no run: {path / CONFIG} does not exist. For a folder of images and labels: "
+            f"cacseg train folder --root {path}. To repeat a run, pass the folder that `cacseg train -o` wrote."
+        )
     saved = read_config(path)
     return saved.recipe, saved.config
 

@@ -79,14 +79,16 @@ def write_figures(
         try:  # first: a class that is nowhere is an error before anything is written
             chosen, which = choose_class(found, data.class_names, wanted)
             _save(folder, "tsne", _tsne(main.model, data, chosen, which))
-            written["tsne"] = f"{data.class_names[which]} in {', '.join(one.name for one in chosen)}, by {main.title}"
+            written["tsne"] = (
+                f"class {data.class_names[which]}, images {', '.join(one.name for one in chosen)}, model {main.title}"
+            )
         except TooFewError as error:
             if class_name is not None:
                 raise
             left_out["tsne"] = str(error)
         if any(one.counts.any() for one in found):
             _write_moves(folder, found, data.class_names)
-            written["moves"] = f"{len(found)} images, by {main.title}"
+            written["moves"] = f"{len(found)} images, model {main.title}"
         else:
             left_out["moves"] = "no feature of these images is labelled."
     else:
@@ -122,8 +124,9 @@ def write_figures(
         ]
     _save(folder, "entropy", answers_figure(entropies, data.class_names, data.palette))
     _save(folder, "predictions", answers_figure(predictions, data.class_names, data.palette))
-    images = ", ".join(row.name for row in entropies)
-    written |= {"entropy": f"{images}, by {main.title}", "predictions": f"{images}, by {' and '.join(titles)}"}
+    images = f"images {', '.join(row.name for row in entropies)}"
+    of_all = f"model{'s' * (len(titles) > 1)} {' and '.join(titles)}"
+    written |= {"entropy": f"{images}, model {main.title}", "predictions": f"{images}, {of_all}"}
     return Written(written, left_out)
 
 
