@@ -103,6 +103,18 @@ def test_clean_names_the_file(whole, tmp_path):
         assert workers.judge(Case(0, "image", 0), tmp_path / "other", file, lambda said=reasons: said)[0] == expected
 
 
+def test_a_report_that_calls_missing_what_is_there_is_wrong(tmp_path, monkeypatch):
+    page = tmp_path / "out" / "report.html"
+    page.parent.mkdir()
+    (tmp_path / "metrics.csv").write_text("x")
+    monkeypatch.setattr("cacseg.cli.report.write_page", lambda *_, **__: page)
+    kind = KINDS["metrics"]
+    for words, expected in (("metrics.csv is missing", "wrong"), ("scores.json is missing", "accepted")):
+        page.write_text(f"<p>There are no curves: {tmp_path / words}.</p>")
+        load = lambda: kind.load(tmp_path, tmp_path, tmp_path / "metrics.csv")  # noqa: E731
+        assert workers.judge(Case(0, "metrics", 0), tmp_path, tmp_path / "metrics.csv", load)[0] == expected
+
+
 def _behave(corpus_folder, folder, file):
     """A load that does what the number of its case says."""
     number = int(folder.name.rpartition("-")[2])
