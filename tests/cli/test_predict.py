@@ -67,6 +67,20 @@ def test_the_exit_code_tells_of_broken_images(place, tmp_path, capsys, monkeypat
     assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
+def test_files_of_a_folder_that_are_not_taken_are_told(place, tmp_path, capsys, monkeypatch):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.new("RGB", (40, 30)).save(photos / "a.png")
+    for name in ("b.heic", "c.jp2", "notes.txt"):
+        (photos / name).write_bytes(b"x")
+    arguments = ("predict", place / "model.safetensors", photos, "-o", tmp_path / "out")
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0
+    (line,) = [line for line in done.err.splitlines() if ".heic" in line]
+    assert all(word in line for word in ("2 files", ".jp2", ".webp"))
+    assert ".txt" not in line
+
+
 def test_the_prediction_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch):
     masks = []
     for extra in ((), ("--plain",)):

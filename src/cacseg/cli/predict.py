@@ -116,7 +116,7 @@ def predict(
     from cacseg.predictor import Predictor
     from cacseg.runtime.decode import count_pixels
     from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
-    from cacseg.runtime.inputs import find_images, fingerprint, is_tiff
+    from cacseg.runtime.inputs import find_images, fingerprint, is_tiff, left_out
     from cacseg.runtime.journal import Journal
     from cacseg.runtime.onnx_file import OnnxBackend
     from cacseg.runtime.shards import parse_shard, shard_of_environment
@@ -145,6 +145,8 @@ def predict(
     most = options.pixels(max_pixels)
     frames = open_stream(paths, output, carry, plain, save, worker, most)
     found = find_images(paths, output, colours=colours) if frames is None else []
+    if frames is None and (words := left_out(paths, output)) and os.environ.get("LOCAL_RANK", "0") == "0":
+        note(words)
     if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
         raise ValueError(
             f"--format {target} is of images decoded whole, which TIFF files by --tile are not. Use --format geojson."
