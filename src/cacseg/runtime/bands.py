@@ -18,13 +18,13 @@ from cacseg.runtime.colours import Picture
 from cacseg.runtime.decode import (
     MAX_PIXELS,
     NUMPY_START,
-    RAISE,
     TooLargeError,
     check_header,
     check_size,
     decode_image,
     is_opencvs,
     open_picture,
+    raise_limit,
 )
 from cacseg.runtime.headers import TIFF_STARTS
 from cacseg.runtime.opencv import cv2
@@ -169,7 +169,7 @@ def _from_tiff(content: bytes, where: str, bands: int, max_pixels: int) -> npt.N
             if dataset.width * dataset.height * bands > max_pixels:  # of 4 bytes each
                 raise TooLargeError(
                     f"{where} has {dataset.width}x{dataset.height} pixels of {bands} bands, more than "
-                    f"{max_pixels / 1e6:g} million values. {RAISE}"
+                    f"{max_pixels / 1e6:g} million values. {raise_limit(where)}"
                 )
             return read_bands(dataset).transpose(1, 2, 0)
 
