@@ -152,6 +152,17 @@ def test_a_file_says_where_it_has_no_data(tmp_path):
     assert np.argwhere(np.isnan(found)).tolist() == [[1, 2, 0]]
 
 
+def test_a_damaged_array_says_so_once_and_passes_no_advice_of_numpys_on():
+    whole, objects = as_npy(np.ones((9, 9))), as_npy(np.array([[{}]], dtype=object))
+    long = b"\x93NUMPY\x01\x00" + (20_000).to_bytes(2, "little") + b"{" + b" " * 19_998 + b"\n"
+    for content in (b"garbage!", whole[:9], whole[:60], whole[:90], objects, long, whole.replace(b"<f8", b"<q9")):
+        with pytest.raises(OSError, match=rf"a\.npy is damaged.*\({len(content)} bytes.*Copy it again") as raised:
+            decode_bands(content, "a.npy", 1)
+        said = str(raised.value)
+        assert said.count("a.npy") == said.count("Copy it again") == said.count("bytes") == 1
+        assert all(word not in said for word in ("pickle", "max_header_size"))
+
+
 def test_a_file_of_other_bands_or_none_is_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"a\.npy has 4 band\(s\), and 3 are expected"):
         decode_bands(as_npy(np.ones((5, 6, 4))), "a.npy", 3)

@@ -1,10 +1,12 @@
 """The campaign of `make fuzz` and `make chaos`: a small part of it, and that it sees what it is there to see."""
 
+import json
 import os
 import random
 import signal
 import time
 from collections import Counter
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from cacseg._tensors import read_safetensors
 from cacseg.cli import MISTAKES
 from campaign import chaos, corpus, fuzz, jobs, workers
-from campaign.loads import KINDS, Kind
+from campaign.loads import KINDS, ROOT, Kind
 from campaign.mutate import BYTES, IMAGE, ZIP, bomb_member
 from campaign.workers import FINE, Case, damage, run_case, run_cases
 
@@ -101,6 +103,18 @@ def test_clean_names_the_file(whole, tmp_path):
         (["a.png" * 999], "raw"),
     ):
         assert workers.judge(Case(0, "image", 0), tmp_path / "other", file, lambda said=reasons: said)[0] == expected
+
+
+def test_a_report_that_calls_missing_what_is_there_is_wrong(tmp_path, monkeypatch):
+    page = tmp_path / "out" / "report.html"
+    page.parent.mkdir()
+    (tmp_path / "metrics.csv").write_text("x")
+    monkeypatch.setattr(import_module("cacseg.cli.report"), "write_page", lambda *_, **__: page)
+    kind = KINDS["metrics"]
+    for words, expected in (("metrics.csv is missing", "wrong"), ("scores.json is missing", "accepted")):
+        page.write_text(f"<p>There are no curves: {tmp_path / words}.</p>")
+        load = lambda: kind.load(tmp_path, tmp_path, tmp_path / "metrics.csv")  # noqa: E731
+        assert workers.judge(Case(0, "metrics", 0), tmp_path, tmp_path / "metrics.csv", load)[0] == expected
 
 
 def _behave(corpus_folder, folder, file):
@@ -201,6 +215,32 @@ def test_chaos_sees_what_differs(tmp_path):
     assert jobs.differences(jobs.content_of(tmp_path / "two" / "masks.png"), first) == ["masks.png differs"]
     assert jobs.differences({**first, "x.tmp": b""}, first) == ["x.tmp is left over"]
     assert jobs.differences({}, first) == ["masks.png is missing"]
+    (tmp_path / "two" / "masks.png.tmp").write_bytes(b"x")
+    assert jobs.content_of(tmp_path / "two")["two/masks.png.tmp"] == b"x"
     (tmp_path / "two" / ".12.34.tmp").touch()
     assert chaos.has_unfinished(tmp_path / "two")
     assert not chaos.has_unfinished(tmp_path / "one")
+
+
+def test_chaos_compares_the_scores_of_a_checkpoint_but_for_its_times(tmp_path, monkeypatch):
+    def facts(**scores):
+        state = {"seconds": scores.get("seconds", 0), "step": 3, "scores": json.dumps(scores) if scores else ""}
+        monkeypatch.setattr("cacseg.engine.checkpoints.read_checkpoint", lambda path: state)
+        (tmp_path / "last.ckpt").touch()
+        return jobs.content_of(tmp_path / "last.ckpt")
+
+    one = facts(mean_iou=0.5, seconds=1, date="a", peak_mib=3)
+    assert jobs.differences(facts(mean_iou=0.5, seconds=2, date="b", peak_mib=4), one) == []
+    assert jobs.differences(facts(mean_iou=0.6, seconds=1), one) == ["last.ckpt differs"]
+    assert jobs.differences(facts(), one) == ["last.ckpt differs"]
+
+
+def test_a_job_that_was_not_run_is_said_in_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import time_tables
+
+    found = [chaos.not_run("train, full disk"), {"job": "train", "kills": ["x"], "problems": []}]
+    record = {"jobs": found, "kills": {"train": 1}, "inside_writes": 0, "command": "c", "processor": "p"}
+    monkeypatch.setattr(time_tables, "timed", lambda name: {**record, "date": "d", "minutes": 1.0})
+    rows = [row for row in time_tables.killed_jobs() if row.startswith("| train")]
+    assert [("not run" in row, row.count("1")) for row in rows] == [(True, 0), (False, 3)]

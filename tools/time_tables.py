@@ -324,7 +324,10 @@ def killed_jobs() -> list[str]:
     for job in dict.fromkeys(one["job"] for one in found["jobs"]):
         same = [one for one in found["jobs"] if one["job"] == job]
         kills, equal = sum(len(one["kills"]) for one in same), sum(not one["problems"] for one in same)
-        rows.append([job, str(len(same)), str(kills), str(equal)])
+        if any("not_run" in one for one in same):
+            rows.append([job, "not run", "", ""])
+        else:
+            rows.append([job, str(len(same)), str(kills), str(equal)])
     total = sum(found["kills"].values())
     inside = f"{found['inside_writes']} of {total} kills came while an unfinished file was there."
     return [recorded(found), inside, "", *markdown_table(["", "jobs", "kills", "equal to one left alone"], rows)]

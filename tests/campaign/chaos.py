@@ -185,6 +185,11 @@ def fill_disk(
         return {"job": f"{job.name}, full disk", "kills": [], "said": words, "problems": problems}
 
 
+def not_run(job: str) -> dict[str, Any]:
+    """The record of a job that this machine does not allow."""
+    return {"job": job, "kills": [], "not_run": "mounting a tmpfs needs root", "problems": []}
+
+
 def _fill(path: Path) -> None:
     try:
         with path.open("wb", buffering=0) as file:
@@ -281,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             full = [fill_disk(JOBS[name], chosen.seed, inputs, scratch, alone[name]) for name in SHARES]
             if None in full:
                 print("full disks were left out: mounting a tmpfs needs root")
-            results += [one for one in full if one is not None]
+            results += [one or not_run(f"{name}, full disk") for name, one in zip(SHARES, full, strict=True)]
         if not chosen.no_rank and "train" in SHARES:
             results.append(kill_rank(scratch))
     bad = [one for one in results if one["problems"]]

@@ -25,6 +25,7 @@ from campaign.corpus import TRAINING, small_model
 PATIENCE = 240.0  # seconds that a command may take
 IMAGES = 40
 FRESH = ("-m", "cacseg.cli")
+TIMES = ("seconds", "date", "peak_mib")  # in scores.json
 UNFINISHED = re.compile(r"\.tmp$|\.part")
 STEPS = {"schedule.steps": 16, "training.validate_every": 4, "training.save_every": 2}
 
@@ -169,7 +170,7 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> Any:
-    if path.name == ".lock" or path.suffix in (".log", ".png.tmp"):
+    if path.name == ".lock" or path.suffix == ".log":
         return "there"  # a log has times
     if path.name == "last.ckpt":
         return _state(path)
@@ -178,8 +179,7 @@ def _facts(path: Path) -> Any:
         start = 8 + int.from_bytes(content[:8], "little")
         return json.loads(content[8:start]), content[start:]
     if path.name == "scores.json":
-        times = ("seconds", "date", "peak_mib")
-        return {key: value for key, value in json.loads(path.read_text()).items() if key not in times}
+        return _scores(path.read_text())
     if path.name in ("costs.csv", "report.md") or path.suffix in (".pdf", ".svg"):
         return "there"
     if path.name == "index.csv":
@@ -189,15 +189,22 @@ def _facts(path: Path) -> Any:
     return path.read_bytes()
 
 
-def _state(path: Path) -> dict[str, bytes]:
-    """The parts of a checkpoint, each as bytes; but for the time that it took and the scores, which have it too."""
+def _scores(text: str) -> dict[str, Any]:
+    """What scores.json holds but times and memory; a checkpoint before the first validation has none."""
+    return {key: value for key, value in json.loads(text or "{}").items() if key not in TIMES}
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """The parts of a checkpoint, each as bytes, but for the time that it took."""
     import torch
 
     from cacseg.engine.checkpoints import read_checkpoint
 
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in read_checkpoint(path).items():
-        if key not in ("seconds", "scores"):
+        if key == "scores":
+            found[key] = _scores(value)
+        elif key != "seconds":
             target = io.BytesIO()
             torch.save(value, target)
             found[key] = target.getvalue()

@@ -10,9 +10,11 @@ import asyncio
 import importlib.util
 import io
 import json
+import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache, partial
+from html import unescape
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -231,12 +233,14 @@ def load_journal(corpus: Path, folder: Path, file: Path) -> list[str]:
 
 
 def load_report(corpus: Path, folder: Path, file: Path) -> list[str]:
-    """`cacseg report FOLDER`."""
+    """`cacseg report FOLDER`, which must not call a file missing that is there."""
     from cacseg.cli.report import write_page
 
-    with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
-        write_page([folder], folder / "out" / "report.html", images=0)
-    return []
+    with redirect_stderr(io.StringIO()) as said, redirect_stdout(io.StringIO()):
+        page = unescape(write_page([folder], folder / "out" / "report.html", images=0).read_text())
+    if denied := [one.name for one in folder.rglob("*.*") if re.search(rf"{re.escape(one.name)} is missing", page)]:
+        raise WrongResult(f"the page says that {denied[0]} is missing, which is there")
+    return said.getvalue().splitlines()
 
 
 def load_comparison(corpus: Path, folder: Path, file: Path) -> list[str]:

@@ -67,6 +67,20 @@ def test_the_exit_code_tells_of_broken_images(place, tmp_path, capsys, monkeypat
     assert run(*arguments, capsys=capsys, monkeypatch=monkeypatch).code == 0
 
 
+def test_files_of_a_folder_that_are_not_taken_are_told(place, tmp_path, capsys, monkeypatch):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    Image.new("RGB", (40, 30)).save(photos / "a.png")
+    for name in ("b.heic", "c.jp2", "notes.txt"):
+        (photos / name).write_bytes(b"x")
+    arguments = ("predict", place / "model.safetensors", photos, "-o", tmp_path / "out")
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 0
+    (line,) = [line for line in done.err.splitlines() if ".heic" in line]
+    assert all(word in line for word in ("2 files", ".jp2", ".webp"))
+    assert ".txt" not in line
+
+
 def test_the_prediction_of_the_plain_classifier(place, tmp_path, capsys, monkeypatch):
     masks = []
     for extra in ((), ("--plain",)):
@@ -223,6 +237,22 @@ def test_a_large_file_is_named(place, tmp_path, capsys, monkeypatch, tiles):
     assert "large.png" in done.err
     assert "small.png" not in done.err
     assert ("--tile" in done.err) == (not tiles)
+
+
+@pytest.mark.parametrize(("options", "tiled"), [((), True), (("--whole",), False), (("--flip",), False)])
+def test_who_raises_the_limit_gets_tiles(options, tiled, place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.modules["cacseg.cli._options"], "TILE", 32)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 100, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    arguments = (place / "model.safetensors", tmp_path / "wide.png", "--device", "cpu", "--overlap", 0, *options)
+    raised = run(
+        "predict", *arguments, "-o", tmp_path / "a", "--max-pixels", "1e9", capsys=capsys, monkeypatch=monkeypatch
+    )
+    usual = run("predict", *arguments, "-o", tmp_path / "b", capsys=capsys, monkeypatch=monkeypatch)
+    assert (raised.code, usual.code) == (0, 0)
+    assert ("tiles of 32" in raised.err) == tiled
+    masks = [(tmp_path / name / "masks/wide.png").read_bytes() for name in "ab"]
+    assert (masks[0] != masks[1]) == tiled  # tiles overlap by less than the network sees
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes and links")

@@ -60,6 +60,22 @@ def test_a_run_and_two_beside_each_other(runs, run, tmp_path):
     assert "model.classifier" in page  # in which they differ
 
 
+def test_curves_that_cannot_be_read_are_told_from_none(runs, run, tmp_path):
+    shutil.copytree(runs / "plain", tmp_path / "run")
+    metrics, page = tmp_path / "run/metrics.csv", tmp_path / "run/report.html"
+    whole = metrics.read_text()
+    for content, words in ((whole.encode("utf-16"), "is no metrics.csv of a run"), (b"", "has no rows yet")):
+        metrics.write_bytes(content)
+        done = run("report", tmp_path / "run", "--images", 0)
+        assert done.code == 0
+        assert ("metrics.csv is no" in done.err) == bool(content)
+        assert f"metrics.csv {words}" in unescape(page.read_text())
+        assert "is missing" not in unescape(page.read_text())
+    metrics.unlink()
+    assert "metrics.csv" not in run("report", tmp_path / "run", "--images", 0).err
+    assert "metrics.csv is missing" in unescape(page.read_text())
+
+
 def test_what_a_run_on_the_cpu_tells(runs):
     found = json.loads((runs / "context" / "scores.json").read_text())
     assert found["device"].startswith(f"CPU, {available_cores()} core")

@@ -16,6 +16,7 @@ from cacseg.data import open_data
 from cacseg.data.check import check_data
 from cacseg.data.convert import convert
 from cacseg.data.layout import Rules
+from command_line import run
 
 SOURCES = {
     "folder": lambda root, made: trees.folder(root),
@@ -191,3 +192,15 @@ def test_nothing_is_written_of_what_is_damaged(tmp_path, monkeypatch, capsys):
     assert stop.value.code == 2
     assert "999" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_an_image_without_labels_stops_with_the_command_that_lists_all(tmp_path, monkeypatch, capsys):
+    trees.folder(tmp_path / "data")
+    for label in sorted((tmp_path / "data/labels/train").rglob("*.png"))[:2]:
+        label.unlink()
+    arguments = ("data", "convert", tmp_path / "data", "-o", tmp_path / "out", "--ignore-index", 7)
+    done = run(*arguments, capsys=capsys, monkeypatch=monkeypatch)
+    assert done.code == 2
+    assert not (tmp_path / "out").exists()
+    said = " ".join(done.err.split())
+    assert f"`cacseg data check {tmp_path / 'data'} --ignore-index 7` lists all" in said

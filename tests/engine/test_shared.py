@@ -88,15 +88,19 @@ def test_an_image_that_changed_since_it_was_counted_is_counted_again(changed, mo
         assert torch.equal(found.counts[name], counts)
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "flipped"])
+@pytest.mark.parametrize("damage", ["empty", "half", "flipped", "garbage"])
 def test_damaged_counts_of_an_image_are_named(model, tmp_path, damage):
     evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
     path = next((tmp_path / "images").rglob("*.npz"))
     whole = path.read_bytes()
     at = whole.index(b"PK\x01\x02")
     damaged = {"empty": b"", "half": whole[: len(whole) // 2], "flipped": whole[:at] + b"XX" + whole[at + 2 :]}
+    damaged["garbage"] = b"garbage!"
     path.write_bytes(damaged[damage])
-    with pytest.raises(ValueError, match=rf"{path.name} is damaged .*Remove it, and run any of the workers again"):
+    size = len(damaged[damage])
+    words = rf"{path.name} is damaged .*{size} bytes.*Remove it, and run any of the workers again"
+    with pytest.raises(ValueError, match=words) as raised:
         evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS)
+    assert "pickle" not in str(raised.value)  # as numpy advises
     path.unlink()
     assert evaluate_shared(model, small_data(), tmp_path, Shard(), SETTINGS) is not None

@@ -23,13 +23,30 @@ def test_the_whole_rows_of_a_log_are_read(tmp_path, content):
     assert table.to_dict("records") == [{"step": 1, "loss": 2}]
 
 
-@pytest.mark.parametrize(
-    "content", ["", "step,loss\n", "loss,step\n1,2\n", "step,step\n1,2\n", "step\n" + "9" * 400 + "\n"]
-)
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_what_is_no_log_has_no_rows(tmp_path, content, encoding):
-    (tmp_path / "metrics.csv").write_text(content, encoding=encoding)
+@pytest.mark.parametrize("content", ["", "step,loss\n", "step,loss\n1,"])
+def test_a_log_without_a_row_is_none(tmp_path, content):
     assert read_metrics(tmp_path / "metrics.csv") is None
+    (tmp_path / "metrics.csv").write_text(content)
+    assert read_metrics(tmp_path / "metrics.csv") is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"loss,step\n1,2\n",
+        b"step,step\n1,2\n",
+        b"step\n" + b"9" * 400 + b"\n",
+        "step,loss\n1,2\n".encode("utf-16"),
+        bytes(500),
+        b"\n\n1,2\n",
+        bytes(range(256)),
+        b"step,\xec\n1,2\n",  # a name of no letters
+    ],
+)
+def test_what_is_there_and_no_log_is_told_from_what_is_missing(tmp_path, content):
+    (tmp_path / "metrics.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"metrics\.csv is no metrics\.csv of a run \({len(content)} bytes"):
+        read_metrics(tmp_path / "metrics.csv")
 
 
 def test_what_is_no_number_in_a_log_is_nan(tmp_path):
@@ -38,11 +55,6 @@ def test_what_is_no_number_in_a_log_is_nan(tmp_path):
     assert table["step"].tolist() == [1, 2]
     assert table["loss"].isna().all()
     assert table["rate"].isna().tolist() == [False, True]
-
-
-def test_a_log_with_names_of_no_letters_has_no_rows(tmp_path):
-    (tmp_path / "metrics.csv").write_bytes(b"step,\xec\n1,2\n")
-    assert read_metrics(tmp_path / "metrics.csv") is None
 
 
 @pytest.mark.parametrize("content", ["", ",a\na,1\n", ",a,b\na,1,2\nb,3,x\n", ",a,b\na,1,2\nb,3,-4\n", "\0"])

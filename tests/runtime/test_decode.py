@@ -95,6 +95,10 @@ def test_an_image_that_is_too_large_is_not_called_damaged(reader, monkeypatch):
     with pytest.raises(OSError, match=r"x\.png.*40000x40000.*256 megapixels.*--max-pixels.*--tile") as raised:
         decode.decode_image(of_size(40_000, 40_000), "x.png")
     assert "damaged" not in str(raised.value)
+    for name, applies in (("x.TIF", False), ("x.tiff", False), ("x.png", True), ("x.jpg", True)):
+        with pytest.raises(OSError, match=r"--max-pixels.*--tile 1024") as raised:
+            decode.check_size((40_000, 40_000), name, 10**6)
+        assert ("save it as a TIFF" in str(raised.value)) == applies
     with pytest.raises(OSError, match="40000x40000"):
         decode.check_pixels(of_size(40_000, 40_000), "x.png", 10**6)
 

@@ -3,7 +3,7 @@ import os
 import pytest
 
 import bad_files as bad
-from cacseg.runtime.inputs import find_images
+from cacseg.runtime.inputs import find_images, left_out
 
 
 @pytest.fixture
@@ -22,6 +22,21 @@ def names(found):
 def test_a_folder_is_walked(tree):
     assert names(find_images([tree])) == ["a/deep/x", "a/x", "a/y", "b/x"]
     assert names(find_images([tree / "a"])) == ["deep/x", "x", "y"]
+
+
+def test_what_is_left_out_of_folders_is_counted_by_suffix(tree):
+    assert left_out([tree]) == ""
+    beside = ("a/x.jpg.aux.xml", "a/x.tfw", "a/x.prj", "b/.thumb.heic", "b/classes.json", "out/a.gif")
+    for name in (*beside, "a/x.heic", "b/y.HEIC", "b/z.jp2", "b/film"):
+        (tree / name).parent.mkdir(exist_ok=True)
+        (tree / name).write_bytes(b"")
+    found = left_out([tree, str(tree)], tree / "out")
+    assert all(one in found for one in ("4 files", "(.heic, .jp2, without a suffix)", ".png"))
+    assert ".gif" not in found
+    assert left_out([tree / "b/z.jp2", str(tree / "*/z.jp2")]) == ""  # named: they are taken
+    for k in range(6):
+        (tree / f"b/x.{k}").write_bytes(b"")
+    assert all(one in left_out([tree / "b"]) for one in ("9 files", "and 4 more"))
 
 
 def test_a_file_is_taken_whatever_its_suffix(tree):

@@ -1,5 +1,6 @@
 """Films in, films or masks out."""
 
+import io
 import itertools
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -215,6 +217,20 @@ def test_a_killed_video_goes_on(place, tmp_path):
     assert int(re.search(r"(\d+) were done before", done.stdout)[1]) >= SAVE_EVERY
     assert os.listdir(out) == ["out.mp4"]
     assert len(read(out / "out.mp4")[0]) == 300
+
+
+@pytest.mark.parametrize("damage", ["empty", "array", "method", "garbage"])
+def test_a_damaged_context_is_none(damage, tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.ones(3))
+    array = buffer.getvalue()
+    np.savez(tmp_path / "a.npz", frame=np.array("3"))
+    whole = (tmp_path / "a.npz").read_bytes()
+    at = whole.index(b"PK\x01\x02") + 10  # how the member is packed
+    other = whole[:at] + b"\x63\0" + whole[at + 2 :]
+    content = {"empty": b"", "array": array, "method": other, "garbage": b"garbage!"}[damage]
+    (tmp_path / CONTEXT).write_bytes(content)
+    assert video._read_context(SimpleNamespace(folder=tmp_path)) is None
 
 
 def test_carried_context_goes_on_exactly(place, tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from cacseg.cli._console import typer
+from cacseg.cli._console import note, typer
 
 if TYPE_CHECKING:
     from cacseg.data.layout import Rules
@@ -47,6 +47,7 @@ Tile = Annotated[
     int | None,
     typer.Option(help="Cut images into tiles of so many pixels a side (a multiple of 32), with one context for all."),
 ]
+TILE = 1024  # pixels a side
 Overlap = Annotated[int, typer.Option(help="How far neighbouring tiles overlap, in pixels (a multiple of 32).")]
 TileContext = Annotated[
     str, typer.Option(help="image: one classifier from all tiles. tile: each tile has its own, from itself alone.")
@@ -131,6 +132,19 @@ def pixels(asked: float | None) -> int:
     if asked is not None and not math.isfinite(asked):
         raise ValueError(f"--max-pixels must be a number of pixels, such as 1e9; got {asked}.")
     return MAX_PIXELS if asked is None else int(asked)
+
+
+def tiles_of_large(max_pixels: float | None) -> int | None:
+    """Tiles, where the limit is raised: a network that saw such images whole would not fit into memory."""
+    from cacseg.runtime.decode import MAX_PIXELS
+
+    if pixels(max_pixels) <= MAX_PIXELS:
+        return None
+    note(
+        f"--max-pixels is raised: images are cut into tiles of {TILE} pixels, with one context for all (or --whole).",
+        "",
+    )
+    return TILE
 
 
 def parse_pair(text: str, what: str, separator: str = "x") -> tuple[int, int]:

@@ -162,6 +162,7 @@ def convert(
     """
     from cacseg.data.check import guess_name
     from cacseg.data.convert import convert as convert_data
+    from cacseg.data.sample import FaultyDataError, FaultyImagesError
 
     rules = make_rules(ignore_index, overlap, uncovered, crowd, empty_classes, max_pixels=max_pixels)
     with naming_images(), progress_bar() as bar:
@@ -172,15 +173,26 @@ def convert(
                 tasks[split] = bar.add_task(escape(f"writing {split}"), total=total)
             bar.update(tasks[split], completed=done)
 
-        counts = convert_data(
-            name or guess_name(root),
-            root,
-            output,
-            target=target,  # type: ignore[arg-type]
-            rules=rules,
-            workers=workers,
-            progress=progress,
-        )
+        chosen = name or guess_name(root)
+        try:
+            counts = convert_data(
+                chosen,
+                root,
+                output,
+                target=target,  # type: ignore[arg-type]
+                rules=rules,
+                workers=workers,
+                progress=progress,
+            )
+        except FaultyImagesError:  # names each
+            raise
+        except FaultyDataError as error:
+            from cacseg.recipes.build import check_hint
+            from cacseg.recipes.config import DataConfig
+
+            made = {key: value for key, value in rules._asdict().items() if value is not None}
+            hint = check_hint(DataConfig(name=chosen, root=str(root), crop=(16, 16), **made))  # crops play no part
+            raise FaultyDataError(f"{error} {hint}") from error
     listed = ", ".join(f"{count} of {split}" for split, count in counts.items())
     hint = " Read it with --set data.uncovered=ignore: every class has its masks." if target == "coco" else ""
     say(f"{output}: {listed}; read back and compared.{hint}")

@@ -109,7 +109,7 @@ def predict(
 
     With --tile the classifier is made from the whole image all the same. TIFF and GeoTIFF files are then read by
     windows and become masks/NAME.tif with their georeference, in bounded memory; JPEG and PNG are decoded whole. A file
-    that is decoded whole may have 256 megapixels; --max-pixels 1e9 allows more.
+    that is decoded whole may have 256 megapixels; --max-pixels 1e9 allows more, by tiles unless --whole is given.
 
     A video or camera:0, or a folder of frames with --carry or with a video as OUTPUT, is predicted frame by frame in
     order; to a folder, as masks/000000.png and so on. Ctrl-C ends a camera. What was
@@ -119,7 +119,7 @@ def predict(
     from cacseg.predictor import Predictor
     from cacseg.runtime.decode import count_pixels
     from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
-    from cacseg.runtime.inputs import find_images, fingerprint, is_tiff
+    from cacseg.runtime.inputs import find_images, fingerprint, is_tiff, left_out
     from cacseg.runtime.journal import Journal
     from cacseg.runtime.onnx_file import OnnxBackend
     from cacseg.runtime.shards import parse_shard, shard_of_environment
@@ -140,14 +140,19 @@ def predict(
         from cacseg.recipes.protocol import bands_of, data_of_run
 
         weights, device = find_weights(model), str(choose_local_device(device))
-        colours = bands_of(weights) is None
+        colours, data = bands_of(weights) is None, data_of_run(weights)
+        asked_for = slide or whole or multi_scale or flip or carry or target in ("coco", "labelme")
+        if tile is None and not asked_for and (data is None or data.window is None):
+            tile = options.tiles_of_large(max_pixels)
         windows = (slide, stride, whole, multi_scale, flip, window_batch, tile, overlap, tile_context, keep)
-        chosen = {"inference": options.make_inference(data_of_run(weights), *windows)}
+        chosen = {"inference": options.make_inference(data, *windows)}
     worker = shard_of_environment(os.environ) if shard is None else parse_shard(shard)
     image_scale = "own" if scale == "own" else options.parse_scale(scale, None)
     most = options.pixels(max_pixels)
     frames = open_stream(paths, output, carry, plain, save, worker, most)
     found = find_images(paths, output, colours=colours) if frames is None else []
+    if frames is None and (words := left_out(paths, output)) and os.environ.get("LOCAL_RANK", "0") == "0":
+        note(words)
     if tile is not None and target in ("coco", "labelme") and any(map(is_tiff, found)):
         raise ValueError(
             f"--format {target} is of images decoded whole, which TIFF files by --tile are not. Use --format geojson."

@@ -92,6 +92,8 @@ def write_page(
         raise ValueError(f"give runs, or comparisons, not both; got {', '.join(map(str, folders))}.")
     found, runs = _read_comparisons(folders) if all(comparisons) else read_runs(folders)
     check_output(path)
+    for words in found.damaged:
+        note(words)
     found = found._replace(notes=[*([remark] if remark else []), *found.notes])
     if images > 0:
         try:
@@ -151,7 +153,8 @@ def _read_comparisons(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFol
         if of_arm:
             chosen[arm] = read[shown, arm, min(common or of_arm)]
     title = f"{', '.join(found.arms)} on {', '.join(dict.fromkeys(found.costs['data']))}"
-    return Report(title, records, notes=notes, paired=True), chosen
+    damaged = [words for one in read.values() for words in one.damaged]
+    return Report(title, records, notes=notes + damaged, paired=True, damaged=damaged), chosen
 
 
 def _examine(

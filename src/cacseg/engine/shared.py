@@ -99,13 +99,14 @@ def _pack(one: ImageCounts) -> bytes:
 
 
 def _read(path: Path, name: str, num_classes: int) -> ImageCounts:
+    content = path.read_bytes()
     try:
-        return _unpack(path.read_bytes(), name, num_classes)
-    except OSError:
-        raise
-    except Exception as error:  # of many kinds: numpy's, zip's and ours
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"{path} is damaged ({reason}). Remove it, and run any of the workers again.") from error
+        return _unpack(content, name, num_classes)
+    except Exception as error:  # of many types, numpy's and those of zip files; their words advise unpickling
+        raise ValueError(
+            f"{path} is damaged or no file of counts ({len(content)} bytes). Remove it, and run any of the workers "
+            "again."
+        ) from error
 
 
 def _unpack(content: bytes, name: str, num_classes: int) -> ImageCounts:

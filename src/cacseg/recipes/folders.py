@@ -39,6 +39,7 @@ class RunFolder(NamedTuple):
     scale: Scale | None
     precision: str  # of inference: "fp32", "bf16", "fp16"
     missing: list[str]  # in words
+    damaged: tuple[str, ...] = ()  # of those, what is there and cannot be read
 
 
 def is_comparison(folder: Path) -> bool:
@@ -68,14 +69,18 @@ def read_folder(folder: Path) -> RunFolder:
 
 def _read_run(folder: Path) -> RunFolder:
     recipe, config, *_ = read_config(folder)
-    scores, metrics = read_scores(folder / SCORES), read_metrics(folder / METRICS)
+    scores, metrics, damaged = read_scores(folder / SCORES), None, list[str]()
     missing = []
     if scores is None:
         missing.append(f"There are no scores: {folder / SCORES} is written by the first validation.")
     elif not scores["finished"]:
         missing.append(f"The run is not finished: its scores are those of step {scores['step']} of {scores['steps']}.")
-    if metrics is None:
-        missing.append(f"There are no curves: {folder / METRICS} is missing or empty.")
+    try:
+        if (metrics := read_metrics(folder / METRICS)) is None:
+            state = "has no rows yet" if (folder / METRICS).is_file() else "is missing"
+            missing.append(f"There are no curves: {folder / METRICS} {state}.")
+    except ValueError as error:
+        damaged.append(f"There are no curves: {error}")
     named = describe(recipe, config, {})
     found = [folder / name for name in (LAST, BEST) if (folder / name).is_file()]
     inference = Inference(window=config.data.window, stride=config.data.stride)
@@ -93,7 +98,8 @@ def _read_run(folder: Path) -> RunFolder:
         inference,
         config.data.val_scale,
         "fp32" if config.training.precision == "tf32" else config.training.precision,
-        missing,
+        missing + damaged,
+        tuple(damaged),
     )
 
 
@@ -181,14 +187,26 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
 
 
 def read_metrics(path: Path) -> pd.DataFrame | None:
-    """The rows of metrics.csv; a last line that was cut short takes no part. None without a row."""
+    """The rows of metrics.csv; a last line that was cut short takes no part. None without a file or a row.
+
+    A file that is there and holds no such table is a ValueError.
+    """
     try:
         header, *rows = read_csv(path) or [[]]
-    except OSError:
+        size = path.stat().st_size
+    except FileNotFoundError:
         return None
-    whole = [row for row in rows if len(row) == len(header) and _is_count(row[0])]
-    if header[:1] != ["step"] or not whole or len(set(header)) < len(header) or not "".join(header).isprintable():
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}).") from error
+    is_table = header[:1] == ["step"] and len(set(header)) == len(header) and "".join(header).isprintable()
+    if size == 0 or (is_table and not rows):
         return None
+    whole = [row for row in rows if row and len(row) == len(header) and _is_count(row[0])]
+    if not is_table or not whole:
+        raise ValueError(
+            f"{path} is no {METRICS} of a run ({size} bytes): it must hold a line of names, step first, and rows of "
+            "numbers in UTF-8. Copy it again, or remove it."
+        )
     table = pd.DataFrame([list(map(_number, row)) for row in whole], columns=header)
     return table.astype({"step": int})
 

@@ -62,6 +62,7 @@ class Report(NamedTuple):
     examination: Examination | None = None
     weights: str = ""  # which ones were examined
     notes: Sequence[str] = ()  # what is missing, and why
+    damaged: Sequence[str] = ()  # of those, of files that are there and cannot be read
     paired: bool = False  # runs of one seed saw the same crops in the same order
 
 

@@ -44,4 +44,5 @@ def read_runs(folders: Sequence[Path]) -> tuple[Report, dict[str, RunFolder]]:
         for name, one in zip(names, found, strict=True)
     ]
     title = f"{names[0]}: {model[0]} on {data[0]}" if len(found) == 1 else f"{', '.join(names)} on {cell[0]}"
-    return Report(title, records, notes=notes), dict(zip(names, found, strict=True))
+    damaged = [words for one in found for words in one.damaged]
+    return Report(title, records, notes=notes, damaged=damaged), dict(zip(names, found, strict=True))

@@ -18,13 +18,13 @@ from cacseg.runtime.colours import Picture
 from cacseg.runtime.decode import (
     MAX_PIXELS,
     NUMPY_START,
-    RAISE,
     TooLargeError,
     check_header,
     check_size,
     decode_image,
     is_opencvs,
     open_picture,
+    raise_limit,
 )
 from cacseg.runtime.headers import TIFF_STARTS
 from cacseg.runtime.opencv import cv2
@@ -56,16 +56,18 @@ def decode_bands(content: bytes, where: str, bands: int, max_pixels: int = MAX_P
     """
     if not content:
         raise OSError(f"{where} is empty (0 bytes). Copy it again.")
+    is_array, is_tiff = content.startswith(NUMPY_START), content.startswith(TIFF_STARTS)
+    size = (0, 0) if is_array or is_tiff else check_header(content, where, max_pixels)
     try:
-        if content.startswith(NUMPY_START):
+        if is_array:
             found = _from_numpy(content, where, bands, max_pixels)
-        elif content.startswith(TIFF_STARTS):
+        elif is_tiff:
             found = _from_tiff(content, where, bands, max_pixels)
         else:
-            found = _from_picture(content, check_header(content, where, max_pixels))
+            found = _from_picture(content, size)
     except (ModuleNotFoundError, TooLargeError, _OtherBandsError, MemoryError):
         raise
-    except Exception as error:  # of many types: those of GDAL, OpenCV, Pillow and numpy
+    except Exception as error:  # of many types: those of GDAL, OpenCV and Pillow
         reason = " ".join(str(error).split())[:200]
         message = f"{where} is damaged, truncated or no image of bands ({len(content)} bytes: {reason})."
         raise OSError(f"{message} Copy it again, or remove it.") from error
@@ -136,16 +138,24 @@ def _from_numpy(content: bytes, where: str, bands: int, max_pixels: int) -> npt.
         check_size((width, height), where, max_pixels)
     if math.prod(shape) * kind.itemsize > len(content):
         raise OSError(f"its header says {kind} {shape}, more than the file holds")
-    values: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    try:
+        values: npt.NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, TypeError) as error:
+        raise OSError(f"numpy reads no {kind} {shape} from it") from error
     return values.transpose(1, 2, 0) if is_first else values
 
 
 def _numpy_header(content: bytes) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type, from which numpy would take its memory."""
+    """Shape and type, from which numpy would take its memory. Its own errors advise unpickling: not passed on."""
     file = io.BytesIO(content)
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, kind = read(file)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(file)
+    except Exception as error:  # of many types, as the damage will have it
+        raise OSError("it has no header of a .npy file") from error
+    if kind.hasobject:
+        raise OSError("it holds objects, no numbers")
     return shape, kind
 
 
@@ -159,7 +169,7 @@ def _from_tiff(content: bytes, where: str, bands: int, max_pixels: int) -> npt.N
             if dataset.width * dataset.height * bands > max_pixels:  # of 4 bytes each
                 raise TooLargeError(
                     f"{where} has {dataset.width}x{dataset.height} pixels of {bands} bands, more than "
-                    f"{max_pixels / 1e6:g} million values. {RAISE}"
+                    f"{max_pixels / 1e6:g} million values. {raise_limit(where)}"
                 )
             return read_bands(dataset).transpose(1, 2, 0)
 

@@ -24,13 +24,19 @@ COLOURS = (1, 3, 4)  # bands that red, green and blue are made of
 BYTES = 8  # of a value of a pixel, at most
 
 RAISE_LIMIT = "Raise the limit with --max-pixels (data.max_pixels of a run, max_pixels= in Python)."
-RAISE = f"{RAISE_LIMIT[:-1]}, or predict a TIFF by windows with --tile 1024."
+RAISE_TIFF = f"{RAISE_LIMIT[:-1]}, or predict by windows with --tile 1024."
+RAISE_WHOLE = f"{RAISE_LIMIT} To predict it, give --tile 1024 too, or save it as a TIFF, which --tile reads by windows."
 
 _limit_lock = threading.Lock()
 
 
 class TooLargeError(OSError):
     """An image with more pixels than are allowed."""
+
+
+def raise_limit(where: str) -> str:
+    """What to do about an image that is too large: TIFFs are read by windows, all else is decoded whole."""
+    return RAISE_TIFF if where.lower().endswith((".tif", ".tiff")) else RAISE_WHOLE
 
 
 def max_bytes(max_pixels: int, bands: int | None = None) -> int:
@@ -154,12 +160,12 @@ def check_pixels(content: bytes, where: str, limit: int) -> None:
         check_size(decoded, where, limit, "Make it smaller.")
 
 
-def check_size(size: tuple[int, int], where: str, limit: int, remedy: str = RAISE) -> None:
-    """Refuses a width and a height of more than `limit` pixels."""
+def check_size(size: tuple[int, int], where: str, limit: int, remedy: str | None = None) -> None:
+    """Refuses a width and a height of more than `limit` pixels; by default the remedy is that of images to predict."""
     width, height = size
     if width * height > limit:
-        message = f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. {remedy}"
-        raise TooLargeError(message)
+        advice = raise_limit(where) if remedy is None else remedy
+        raise TooLargeError(f"{where} has {width}x{height} pixels, more than {limit / 1e6:g} megapixels. {advice}")
 
 
 def open_picture(file: IO[bytes], formats: tuple[str, ...] | None = IMAGE_FORMATS) -> Image.Image:

@@ -65,7 +65,7 @@ def _check_bytes(size: int, limit: int | None, where: str) -> None:
     if limit is not None and size > limit:
         raise OSError(
             f"{where} must have at most {limit / 1e6:,.0f} MB to be read whole, by the limit of pixels; it has "
-            f"{size / 1e6:,.0f} MB. Raise the limit with --max-pixels, or predict a TIFF by windows with --tile 1024."
+            f"{size / 1e6:,.0f} MB. Raise the limit with --max-pixels, or give --tile 1024: it reads TIFFs by windows."
         )
 
 

@@ -15,6 +15,9 @@ from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import FolderFiles, check_file
 
 TIFF_SUFFIXES = (".tif", ".tiff")
+BESIDE = (".txt", ".json", ".xml", ".csv", ".md")  # what lies beside images and is none
+BESIDE = (*BESIDE, ".prj", ".ovr", ".tfw", ".tifw", ".tiffw", ".jgw", ".jpgw", ".pgw", ".pngw", ".bpw", ".wld")
+NAMED = 5  # suffixes
 
 
 class Input(NamedTuple):
@@ -22,6 +25,28 @@ class Input(NamedTuple):
 
     path: Path
     name: str  # unique, '/' between folders, no suffix: what its outputs are called
+
+
+def left_out(arguments: Sequence[str | Path], out: Path | None = None) -> str:
+    """One line of the files of the folders given that are no images known here, by suffix; "" where there are none.
+
+    Hidden files, texts and georeferences beside images are not counted, nor is what lies in `out`.
+    """
+    folder, found = None if out is None else out.resolve(), Counter[str]()
+    for path in dict.fromkeys(Path(one).expanduser() for one in arguments):
+        for name in FolderFiles(path).below("") if path.is_dir() else ():
+            is_known = name.lower().endswith((*IMAGE_SUFFIXES, *BESIDE))
+            if not is_known and (folder is None or folder not in Path(os.path.realpath(path / name)).parents):
+                found[Path(name).suffix.lower() or "without a suffix"] += 1
+    if not found:
+        return ""
+    suffixes = sorted(found, key=lambda suffix: (-found[suffix], suffix))[:NAMED]
+    more = f" and {len(found) - NAMED} more suffixes" if len(found) > NAMED else ""
+    files = f"{found.total()} files are" if found.total() > 1 else "1 file is"
+    return (
+        f"{files} left out: no images known here by suffix ({', '.join(suffixes)}{more}). Known are "
+        f"{', '.join(IMAGE_SUFFIXES)}."
+    )
 
 
 def find_images(arguments: Sequence[str | Path], out: Path | None = None, *, colours: bool = False) -> list[Input]:
