@@ -15,8 +15,21 @@ from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import FolderFiles, check_file
 
 TIFF_SUFFIXES = (".tif", ".tiff")
-BESIDE = (".txt", ".json", ".xml", ".csv", ".md")  # what lies beside images and is none
-BESIDE = (*BESIDE, ".prj", ".ovr", ".tfw", ".tifw", ".tiffw", ".jgw", ".jpgw", ".pgw", ".pngw", ".bpw", ".wld")
+TEXTS = (".txt", ".json", ".xml", ".csv", ".md")
+BESIDE = (
+    *TEXTS,
+    ".prj",
+    ".ovr",
+    ".tfw",
+    ".tifw",
+    ".tiffw",
+    ".jgw",
+    ".jpgw",
+    ".pgw",
+    ".pngw",
+    ".bpw",
+    ".wld",
+)  # georeference
 NAMED = 5  # suffixes
 
 
