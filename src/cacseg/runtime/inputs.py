@@ -16,20 +16,8 @@ from cacseg.runtime.files import FolderFiles, check_file
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 TEXTS = (".txt", ".json", ".xml", ".csv", ".md")
-BESIDE = (
-    *TEXTS,
-    ".prj",
-    ".ovr",
-    ".tfw",
-    ".tifw",
-    ".tiffw",
-    ".jgw",
-    ".jpgw",
-    ".pgw",
-    ".pngw",
-    ".bpw",
-    ".wld",
-)  # georeference
+WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".jgw", ".jpgw", ".pgw", ".pngw", ".bpw", ".wld")
+BESIDE = (*TEXTS, *WORLD_FILES, ".prj", ".ovr")
 NAMED = 5  # suffixes
 
 
