@@ -15,8 +15,9 @@ from cacseg.runtime.decode import IMAGE_SUFFIXES
 from cacseg.runtime.files import FolderFiles, check_file
 
 TIFF_SUFFIXES = (".tif", ".tiff")
-BESIDE = (".txt", ".json", ".xml", ".csv", ".md")  # what lies beside images and is none
-BESIDE = (*BESIDE, ".prj", ".ovr", ".tfw", ".tifw", ".tiffw", ".jgw", ".jpgw", ".pgw", ".pngw", ".bpw", ".wld")
+TEXTS = (".txt", ".json", ".xml", ".csv", ".md")
+WORLD_FILES = (".tfw", ".tifw", ".tiffw", ".jgw", ".jpgw", ".pgw", ".pngw", ".bpw", ".wld")
+BESIDE = (*TEXTS, *WORLD_FILES, ".prj", ".ovr")
 NAMED = 5  # suffixes
 
 
