@@ -101,9 +101,12 @@ def kill(folder, workers, after_row):
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_run_goes_on_exactly(tmp_path, alone_elsewhere, workers):
-    folder = tmp_path / "killed"
-    kill(folder, workers, after_row=5 + workers)
-    saved = read_checkpoint(folder / "last.ckpt")["global_step"]
+    for attempt in range(5):  # on a busy machine a kill may come too late
+        folder = tmp_path / f"killed_{attempt}"
+        kill(folder, workers, after_row=5 + workers)
+        saved = read_checkpoint(folder / "last.ckpt")["global_step"]
+        if saved < STEPS:
+            break
     assert 2 <= saved < STEPS
     (folder / ".1.2.tmp").write_bytes(b"half of a checkpoint")
     finish(folder, workers, "resume")
