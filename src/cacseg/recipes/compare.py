@@ -266,8 +266,8 @@ def check_alike(runs: Iterable[tuple[Path, Run]], arms: Mapping[str, Settings]) 
             ]
             if changed:
                 raise ValueError(
-                    f"{first} and {path} differ in settings ({'; '.join(changed)}) and cannot be compared. Choose "
-                    "another folder: -o DIR."
+                    f"{first} and {path} differ in the settings of config.json ({'; '.join(changed)}) and cannot be "
+                    "compared. Choose another folder: -o DIR."
                 )
 
 

@@ -45,7 +45,7 @@ def left_out(arguments: Sequence[str | Path], out: Path | None = None) -> str:
     more = f" and {len(found) - NAMED} more suffixes" if len(found) > NAMED else ""
     files = f"{found.total()} files are" if found.total() > 1 else "1 file is"
     return (
-        f"{files} left out: no images known here by suffix ({', '.join(suffixes)}{more}). Known are "
+        f"{files} left out for the suffix ({', '.join(suffixes)}{more}). Images must end in one of "
         f"{', '.join(IMAGE_SUFFIXES)}."
     )
 
