@@ -46,23 +46,28 @@ def train(
     from cacseg.bench.jobs import compare_rates, train_jobs
     from cacseg.cli._options import open_recipe, read_changes
     from cacseg.engine.decisions import training_device
+    from cacseg.engine.device import available_cores
     from cacseg.recipes.config import change
+    from cacseg.recipes.protocol import open_split
 
     if json_file is not None:
         check_target(json_file, overwrite)
     # Crops are tried once: torchvision has nothing like data.max_share.
     config = change(open_recipe(recipe)[1], {"data.max_share": 1.0, **read_changes(settings, root)})
+    facts = {"recipe": recipe, "settings": settings or [], "root": root, "steps": steps, "rounds": rounds}
+    facts |= {"batch": config.training.batch, "crop": config.data.crop, "cores": available_cores()}
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if config.data.root is None and config.data.name == "folder":
             write_generated(Path(scratch), 128)
             config = change(config, {"data.name": "ade20k", "data.root": scratch, "data.val_split": "train"})
+        data = open_split(config.data, "train")
+        facts |= {"images": len(data), "classes": len(data.class_names)}
         jobs = train_jobs(config, steps)
         task = bar.add_task("training", total=rounds * len(jobs))
         rates = compare_rates(jobs, rounds, lambda: bar.advance(task))
     place, crop, run = training_device(config.training), "x".join(map(str, config.data.crop)), config.training
     title = f"{run.batch} crops of {crop} a step, {run.precision}, {run.workers} workers"
     show_rates(f"training {config.model.name} on {place}: {title}", rates)
-    facts = {"recipe": recipe, "settings": settings or [], "root": root, "steps": steps, "rounds": rounds}
     write_json(
         json_file, {**describe_machine(place), **facts, "rows": {name: one._asdict() for name, one in rates.items()}}
     )
@@ -106,7 +111,7 @@ def predict(
     from cacseg.bench.jobs import compare_rates, predict_jobs, random_model
     from cacseg.cli._options import open_recipe, read_changes
     from cacseg.engine.backend import TorchBackend
-    from cacseg.engine.device import choose_device
+    from cacseg.engine.device import available_cores, choose_device
     from cacseg.recipes.config import change
     from cacseg.runtime.inputs import find_images
 
@@ -129,6 +134,7 @@ def predict(
     show_rates(f"prediction of {len(files)} images with {chosen.name} on {place}, {precision}", rates)
     facts: dict[str, Any] = {"recipe": recipe, "settings": settings or [], "images": len(files), "rounds": rounds}
     facts |= {"precision": precision, "batch": batch, "workers": workers}
+    facts |= {"classes": classes, "cores": available_cores()}
     write_json(
         json_file, {**describe_machine(place), **facts, "rows": {name: one._asdict() for name, one in rates.items()}}
     )
