@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from cacseg.reports.comparison import CELL, ablation_table, averaged, grouped_classes, plus_minus
+from cacseg.reports.comparison import CELL, ablation_table, averaged, grouped_classes, own, plus_minus
 from cacseg.reports.tables import markdown_table
 
 RECORDS = Path(__file__).resolve().parent.parent / "docs" / "records"
@@ -48,9 +48,18 @@ def titles(arms: Iterable[str]) -> list[str]:
     return [TITLES.get(arm, arm if arm == "plain" else f"`{arm}`") for arm in arms]
 
 
+def compared(name: str) -> pd.DataFrame:
+    """A table of all folders of `cacseg compare`, in the order of DATA; each folder has other runs."""
+    rows = pd.concat([pd.read_csv(path) for path in sorted((RECORDS / "compare").glob(f"*/{name}.csv"))])
+    return rows.sort_values(["data", "steps"], key=_order, kind="stable", ignore_index=True)
+
+
+def _order(column: pd.Series) -> pd.Series:
+    return column.map(list(DATA).index) if column.name == "data" else -column
+
+
 def shipped() -> pd.DataFrame:
-    rows = pd.read_csv(RECORDS / "results.csv")
-    return rows[(rows["own"] == "yes") & (rows["split"] == "val")]
+    return own(compared("results"))
 
 
 def kept_aside() -> pd.DataFrame:
@@ -108,7 +117,7 @@ def balance_table() -> list[str]:
     """`data.balance` beside plain and `tuned`, where the comparison had it: all classes, and the rare ones."""
     arms = ("plain", "plain_balance", "tuned", "tuned_balance")
     whole = averaged(shipped(), "plain", "mean_iou", CELL).assign(group="all classes")
-    groups = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    groups = averaged(grouped_classes(own(compared("classes"))), "plain", "iou", [*CELL, "group"])
     rows = []
     for (name, model, steps, group), lines in pd.concat([whole, groups]).groupby([*CELL, "group"], sort=False):
         of_arm = {line.arm: shown_as(line) for line in lines.itertuples()}
@@ -121,7 +130,7 @@ def balance_table() -> list[str]:
 def group_table() -> list[str]:
     """The mean IoU of classes by their share of the labels, UPerNet-MobileNetV2 after 2000 steps."""
     rows = []
-    lines = averaged(grouped_classes(pd.read_csv(RECORDS / "classes.csv")), "plain", "iou", [*CELL, "group"])
+    lines = averaged(grouped_classes(own(compared("classes"))), "plain", "iou", [*CELL, "group"])
     lines = lines.sort_values("data", key=lambda one: one.map(list(DATA).index), kind="stable")
     for (name, model, steps, group), of_group in lines.groupby([*CELL, "group"], sort=False):
         if model != "upernet on mobilenetv2_100" or steps != LONGER:

@@ -54,7 +54,8 @@ def train(
         check_target(json_file, overwrite)
     # Crops are tried once: torchvision has nothing like data.max_share.
     config = change(open_recipe(recipe)[1], {"data.max_share": 1.0, **read_changes(settings, root)})
-    facts = {"recipe": recipe, "settings": settings or [], "root": root, "steps": steps, "rounds": rounds}
+    facts: dict[str, Any] = {"recipe": recipe, "settings": settings or [], "root": root}
+    facts |= {"steps": steps, "rounds": rounds}
     facts |= {"batch": config.training.batch, "crop": config.data.crop, "cores": available_cores()}
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if config.data.root is None and config.data.name == "folder":
