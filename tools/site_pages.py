@@ -63,7 +63,13 @@ def command_lines(name: str, command: Any, level: int) -> list[str]:
 def default_of(option: Any) -> str:
     """The default, where it says something."""
     value = option.default
-    if option.required or isinstance(value, bool) or value in (None, "", (), []) or callable(value):
+    if (
+        option.required
+        or not option.show_default
+        or isinstance(value, bool)
+        or value in (None, "", (), [])
+        or callable(value)
+    ):
         return ""
     return f" Default: `{value}`."
 

@@ -38,9 +38,13 @@ MultiScale = Annotated[
 ]
 Flip = Annotated[bool, typer.Option("--flip", help="Average probabilities with the mirror image's.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
+MODEL = "The folder of a run, a .safetensors file, or a name on the Hugging Face Hub."
 Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
 Batch = Annotated[int, typer.Option(min=1, help="Images of one size in a batch.")]
-Workers = Annotated[int, typer.Option(min=0, help="Threads that read ahead.")]
+Workers = Annotated[
+    int,
+    typer.Option(min=0, help="Threads that read ahead; by default one for each core, at most 8.", show_default=False),
+]
 WindowBatch = Annotated[int, typer.Option(min=1, help="Windows in a batch.")]
 
 Tile = Annotated[

@@ -20,7 +20,7 @@ EXAMPLES = 24  # pictures to choose from, evenly spaced where there are more
 
 
 def app(
-    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help=options.MODEL)],
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8000,
     examples: Annotated[

@@ -25,7 +25,7 @@ COUNTS = "counts"  # in OUTPUT, what workers that share it have counted
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="MODEL", help=options.MODEL)],
     data: Annotated[
         Path | None, typer.Option(help="The data set's folder or .zip; the run's own where there is a run.")
     ] = None,

@@ -20,9 +20,7 @@ SCORED = 100  # images of int8, unless --score says otherwise
 
 
 def export(
-    checkpoint: Annotated[
-        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or a name on the Hub.")
-    ],
+    checkpoint: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL)],
     file: Annotated[Path, typer.Option("-o", "--file", help="The file to write: .onnx, or .pt2.")],
     file_format: Annotated[
         str, typer.Option("--format", help="onnx, torch-export, or aotinductor (machine code for machines like this).")
@@ -59,7 +57,11 @@ def export(
     whole: options.Whole = False,
     device: Annotated[str, typer.Option(help="What aotinductor compiles for: cpu or cuda.")] = "cpu",
     accept: Annotated[
-        bool, typer.Option("--accept", help="Keep an int8 file that lost over 5 points of mIoU, or 20 % of the pixels.")
+        bool,
+        typer.Option(
+            "--accept",
+            help="Keep an int8 file that lost over 5 points of mIoU, or gives over 20 % of the pixels another class.",
+        ),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ GRID_ROWS = 4
 
 
 def figures(
-    run: Annotated[Path, typer.Argument(metavar="MODEL", help="The folder of a run, or a .safetensors file.")],
+    run: Annotated[Path, typer.Argument(metavar="MODEL", help=options.MODEL)],
     second: Annotated[
         Path | None, typer.Argument(metavar="MODEL2", help="Another, of the same classes, to compare with.")
     ] = None,

@@ -22,8 +22,8 @@ def hub(
         Path,
         typer.Argument(
             metavar="RUN",
-            help="The folder of `cacseg train` (its best model) or of `cacseg eval -o`, or a .safetensors file. "
-            "With --push alone also a FOLDER that this command wrote.",
+            help="The folder of `cacseg train` (its best model) or of `cacseg eval -o`, a .safetensors file, or a name "
+            "on the Hub. With --push alone also a FOLDER that this command wrote.",
         ),
     ],
     output: Annotated[
@@ -98,6 +98,8 @@ def hub(
             with messages.status(f"uploading to {push}"):
                 address = upload(folder, push, private=private or None)
             say(address)
+            if not written and picture == NONE:
+                note(f"without a picture of your data; --picture {STRIP} adds one", "")
 
 
 def _add_picture(

@@ -22,9 +22,7 @@ LARGE_FILE = 2**20  # bytes: smaller files are not opened to count their pixels
 
 
 def predict(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="The folder of a run, a .safetensors file, or an exported .onnx.")
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"{options.MODEL} Or an exported .onnx.")],
     paths: Annotated[
         list[str],
         typer.Argument(
