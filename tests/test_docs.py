@@ -2,12 +2,16 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from PIL import Image
+from torch import nn
+from torch.nn import functional as F
 
 import cacseg
 from cacseg.models import MODELS
@@ -60,6 +64,35 @@ def test_a_snippet_runs(name, small_run, tmp_path, monkeypatch):
     exec(SNIPPETS[name], names)
     if "losses" in names:
         assert {"plain", "context", "oracle", "distillation", "overlap", "total"} <= set(names["losses"])
+
+
+def test_the_diff_of_the_readme_runs(monkeypatch):
+    smp = pytest.importorskip("segmentation_models_pytorch")
+    monkeypatch.setattr(smp, "Unet", partial(smp.Unet, encoder_weights=None))  # nothing is downloaded
+    (diff,) = blocks(TEXTS["README.md"], "diff")
+    names = {"loader": [(torch.randn(2, 3, 32, 32), torch.randint(0, 19, (2, 32, 32)))]}
+    exec("\n".join(line[2:] for line in diff.splitlines() if line[0] != "-"), names)
+    assert all(one.grad is not None for one in names["model"].parameters())
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Conv2d(3, 8, 3, padding=1)
+        self.class_head, self.depth_head = nn.Conv2d(8, 4, 1), nn.Conv2d(8, 1, 1)
+
+    def forward(self, images):
+        features = self.features(images)
+        return {"classes": self.class_head(features), "depth": self.depth_head(features)}
+
+
+def test_the_loss_of_several_outputs_runs():
+    (block,) = blocks(TEXTS["docs/convert.md"], "text")
+    names = {"model": TwoOutputs(), "cacseg": cacseg, "depth_loss": F.l1_loss, "depth": torch.randn(2, 1, 8, 8)}
+    names |= {"images": torch.randn(2, 3, 8, 8), "labels": torch.randint(0, 4, (2, 8, 8))}
+    exec(block, names)
+    names["total"].backward()
+    assert names["model"].depth_head.weight.grad is not None
 
 
 def anchors(text):
