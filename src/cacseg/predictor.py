@@ -7,13 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import numpy as np
-from PIL import Image
-
 from cacseg.runtime.backend import Answer, Backend, Scale
-from cacseg.runtime.bands import Pixels, as_picture, bands_of_array, read_image, without_data
-from cacseg.runtime.decode import MAX_PIXELS, max_bytes, upright
-from cacseg.runtime.files import read_file
+from cacseg.runtime.bands import Pixels, as_picture, without_data
+from cacseg.runtime.decode import MAX_PIXELS
+from cacseg.runtime.images import as_image
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
@@ -166,38 +163,6 @@ class Predictor:
     def _predict_plain(self, view: Any, image: Pixels) -> Bytes:
         size = image.shape[0], image.shape[1]
         return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
-
-
-def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS) -> Pixels:
-    """Red, green, blue, [H, W, 3], of whatever holds an image; or its bands, float32 [H, W, bands]."""
-    if isinstance(image, str | Path):
-        content, _ = read_file(Path(image).expanduser(), max_bytes(max_pixels, bands))
-        return read_image(content, str(image), bands, max_pixels)
-    if bands is not None:
-        return bands_of_array(image, "the image", bands)
-    if isinstance(image, Image.Image):
-        return upright(image)
-    if type(image).__module__.partition(".")[0] == "torch":
-        from cacseg.engine.backend import to_pixels
-
-        image = to_pixels(image)
-    if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image is a path, a PIL image, an array or a tensor; got {type(image).__name__}.")
-    if image.ndim == 2:
-        image = image[..., None]
-    if image.ndim != 3 or image.shape[2] not in (1, 3, 4) or 0 in image.shape:
-        raise ValueError(f"an array must be an image [H, W, 3] or [H, W] of at least 1 pixel; got {image.shape}.")
-    if np.issubdtype(image.dtype, np.floating):
-        if not np.isfinite(image).all() or image.min() < 0.0 or image.max() > 1.0:
-            raise ValueError(
-                f"floating-point pixels must be from 0 to 1; got {image.min()} to {image.max()}. Give bytes, and leave "
-                "normalising to the model."
-            )
-        image = (image * 255.0).round().astype(np.uint8)
-    if image.dtype != np.uint8:
-        raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
-    image = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
-    return np.ascontiguousarray(image)
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:

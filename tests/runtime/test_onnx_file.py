@@ -1,12 +1,12 @@
 """Exported models predict what the models predict, without torch."""
 
-import json
 import os
 import subprocess
 import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -19,7 +19,7 @@ from cacseg.cli import app
 from cacseg.engine.inference import Inference
 from cacseg.runtime import memory
 from distributed_evaluation import small_model
-from onnx_files import MEAN, STD, Small, write_small
+from onnx_files import MEAN, STD, Small, edited, write_small
 
 NAMES = ["sky", "road", "tree"]
 OTHER_GRAPHS = [{"output": "probabilities"}, {"size": "features"}, {"normalise": False}, {"output": "classes"}]
@@ -257,17 +257,11 @@ def test_files_that_are_refused(tmp_path):
         cacseg.Predictor(tmp_path / "later.onnx")
     with pytest.raises(ValueError, match=r"^an ONNX file runs on 'cpu' or 'cuda'"):
         cacseg.Predictor(path, device="tpu")
+    with pytest.raises(ValueError, match=r"no CUDA.*onnxruntime-gpu.*--device cpu"):
+        cacseg.Predictor(path, device="cuda")
     more = edited(path, tmp_path / "more.onnx", num_classes=4, class_names=None, palette=None)
     with pytest.raises(ValueError, match="its network is not the one"):
         cacseg.Predictor(more)
-
-
-def edited(path, target, **facts):
-    graph = onnx.load(path)
-    described = json.loads(graph.metadata_props[0].value)
-    onnx.helper.set_model_props(graph, {"cacseg": json.dumps({**described, **facts})})
-    onnx.save(graph, target)
-    return target
 
 
 @pytest.mark.parametrize(
@@ -300,6 +294,17 @@ def test_a_description_that_does_not_hold_is_refused(key, value, must, tmp_path)
     with pytest.raises(ValueError, match=rf"wrong\.onnx cannot be read: .*{must}.*[Ee]xport"):
         cacseg.Predictor(wrong)
     assert cacseg.Predictor(path).backend.facts[key] is not value
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_cuda_that_does_not_start_is_an_error_and_auto_takes_the_cpu(tmp_path, monkeypatch):
+    """onnxruntime says that it has CUDA, and runs on the CPU all the same."""
+    path = write_small(tmp_path / "a.onnx", Small(3))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    with pytest.raises(ValueError, match=r"could not start CUDA.*onnxruntime-gpu.*--device cpu"):
+        cacseg.Predictor(path, device="cuda")
+    monkeypatch.undo()
+    assert cacseg.Predictor(path).backend.session.get_providers() == ["CPUExecutionProvider"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", "null", "{", '{"format": 1}'])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cacseg.cli import _options as options
 from cacseg.cli._console import messages, note, say, typer
@@ -13,9 +13,7 @@ from cacseg.cli._console import messages, note, say, typer
 if TYPE_CHECKING:
     from cacseg.engine.export import Exported
     from cacseg.recipes.config import DataConfig
-    from cacseg.runtime.bands import Pixels
 
-CALIBRATION = 32  # images at most
 SCORED = 100  # images of int8, unless --score says otherwise
 
 
@@ -95,7 +93,7 @@ def export(
     if score and protocol is None:
         raise ValueError("--score needs labelled images: give them with --data.")
     model = cacseg.load(weights, choose_device(device) if file_format == "aotinductor" else "cpu")
-    images = _calibration(calibrate, protocol, model.bands) if precision == "int8" else None
+    images = _calibration(calibrate, protocol) if precision == "int8" else None
     split, score_on = None, None
     if score and protocol is not None:
         split = open_split(protocol, "val")
@@ -134,17 +132,13 @@ def export(
         )
 
 
-def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None, bands: int | None) -> list[Pixels]:
-    """Images of the given paths, else of the split that the run was trained on."""
-    from cacseg.engine.export.quantise import evenly
+def _calibration(paths: Sequence[str] | None, protocol: DataConfig | None) -> Sequence[Any]:
+    """The given paths, else images of the split that the run was trained on."""
+    from cacseg.engine.export.quantise import CALIBRATION, evenly
     from cacseg.recipes.protocol import open_split
-    from cacseg.runtime.bands import read_image
-    from cacseg.runtime.files import read_file
-    from cacseg.runtime.inputs import find_images
 
     if paths:
-        files = [one.path for one in find_images(paths)]
-        return [read_image(read_file(files[i]).content, str(files[i]), bands) for i in evenly(len(files), CALIBRATION)]
+        return paths
     if protocol is None:
         raise ValueError("int8 needs images to calibrate with, some dozens like those to come: --calibrate IMAGES.")
     split = open_split(protocol, "train")

@@ -27,6 +27,9 @@ NEEDED = {"num_classes", "class_names", "palette", "mean", "std", "bands", "norm
 NEEDED |= {"scale", "window", "stride"}
 OUTPUTS = ("logits", "probabilities", "classes")
 MOST = 1e30  # of a number in float32, with room
+CUDA = "CUDAExecutionProvider"
+GPU_PACKAGE = "onnxruntime-gpu and the CUDA and cuDNN it was built for (pip install 'onnxruntime-gpu[cuda,cudnn]')"
+OR_CPU = "or predict on the CPU: --device cpu (device='cpu')"
 TINY = np.finfo(np.float32).tiny
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
@@ -53,26 +56,7 @@ class OnnxBackend:
         class_names: Sequence[str] | None = None,
         palette: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        try:
-            import onnxruntime
-        except ModuleNotFoundError as error:
-            message = f"{path} needs onnxruntime, which is not installed: pip install onnxruntime"
-            raise ModuleNotFoundError(message, name=error.name) from error
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"there is no file {path}. Write one with `cacseg export MODEL -o {path}`.")
-        check_seal(Path(path))
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        providers = _providers(onnxruntime, device)
-        try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=providers)
-            metadata = self.session.get_modelmeta().custom_metadata_map
-        except Exception as error:  # of many types, none of them documented
-            raise ValueError(f"{path} is damaged or no ONNX file ({str(error).splitlines()[0]}).") from error
-        self.facts = _read_facts(metadata, path)
-        _check_tensors(self.session, self.facts, path)
+        self.session, self.facts = open_file(path, device, threads)
         self.scale: Scale | None = _pair(self.facts["scale"])
         self.window, self.stride = _pair(self.facts["window"]), _pair(self.facts["stride"])
         count = max(2, self.facts["num_classes"])  # of one channel, background and foreground
@@ -162,6 +146,33 @@ class OnnxBackend:
         return Answer(mask, *confidence_and_entropy(softmax(scores))) if maps else Answer(mask)
 
 
+def open_file(path: str | Path, device: str = "auto", threads: int | None = None) -> tuple[Any, dict[str, Any]]:
+    """The session of a file, and what the file says of itself: both checked."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        message = f"{path} needs onnxruntime, which is not installed: pip install onnxruntime"
+        raise ModuleNotFoundError(message, name=error.name) from error
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}. Write one with `cacseg export MODEL -o {path}`.")
+    check_seal(Path(path))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    providers = _providers(onnxruntime, device)
+    try:
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        metadata = session.get_modelmeta().custom_metadata_map
+    except Exception as error:  # of many types, none of them documented
+        raise ValueError(f"{path} is damaged or no ONNX file ({str(error).splitlines()[0]}).") from error
+    if device == "cuda" and session.get_providers()[0] != CUDA:  # it was there, did not start, and no error said so
+        raise ValueError(f"onnxruntime could not start CUDA. Is there a GPU? Install {GPU_PACKAGE}; {OR_CPU}.")
+    facts = _read_facts(metadata, path)
+    _check_tensors(session, facts, path)
+    return session, facts
+
+
 def softmax(scores: Floats) -> Floats:
     powers = np.exp(scores - scores.max(0))
     return np.asarray(powers / powers.sum(0), np.float32)
@@ -183,14 +194,15 @@ def _nearest(classes: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[An
 
 
 def _providers(onnxruntime: Any, device: str) -> list[str]:
-    there = onnxruntime.get_available_providers()
-    if device == "auto":
-        device = "cuda" if "CUDAExecutionProvider" in there else "cpu"
-    if device not in ("cpu", "cuda"):
+    has_cuda = CUDA in onnxruntime.get_available_providers()
+    if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"an ONNX file runs on 'cpu' or 'cuda'; got {device!r}.")
-    if device == "cuda" and "CUDAExecutionProvider" not in there:
-        raise ValueError("this onnxruntime has no CUDA. Install onnxruntime-gpu, or use --device cpu.")
-    return ["CUDAExecutionProvider", "CPUExecutionProvider"] if device == "cuda" else ["CPUExecutionProvider"]
+    if device == "cuda" and not has_cuda:
+        raise ValueError(f"the onnxruntime installed here has no CUDA. Remove it and install {GPU_PACKAGE}; {OR_CPU}.")
+    if not has_cuda or device == "cpu":
+        return ["CPUExecutionProvider"]
+    onnxruntime.preload_dlls()  # the libraries of the pip packages, which it does not find itself
+    return [CUDA, "CPUExecutionProvider"]
 
 
 def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
@@ -203,16 +215,18 @@ def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
             raise ValueError(f"its description has the format {facts.get('format')!r}, this version reads {FORMAT}")
         if missing := NEEDED - set(facts):
             raise ValueError(f"its description lacks {', '.join(sorted(missing))}")
-        _check_facts(facts)
+        check_facts(facts)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {error}. Export the model again.") from error
     return dict(facts)
 
 
-def _check_facts(facts: dict[str, Any]) -> None:
+def check_facts(facts: dict[str, Any]) -> None:
+    """Each value is of the kind that is used; an error names the first that is not."""
+
     def require(key: str, holds: bool, must: str) -> None:
         if not holds:
-            raise ValueError(f"{key} in its description must be {must}; got {str(facts[key])[:80]}")
+            raise ValueError(f"{key} must be {must}; got {str(facts[key])[:80]}")
 
     def is_whole(value: Any, least: float = 1, most: float = math.inf) -> bool:
         return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

@@ -13,17 +13,21 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 import cacseg
 from architectures import build
+from cacseg.data.python import PythonData
 from cacseg.engine.export import export
 from cacseg.engine.export.classifier import TINY
-from cacseg.engine.export.formats import OPSET, SCOPES, check_packages
+from cacseg.engine.export.formats import OPSET, SCOPES, check_packages, open_onnx
 from cacseg.engine.export.module import TRACED, Description, InferenceModule, inference_copy
+from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
 from cacseg.models import MODELS
+from onnx_files import Small, edited, write_small
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 NAMES, PALETTE = ("grass", 'the "sky"', "Straße"), ((10, 200, 10), (10, 10, 200), (90, 90, 90))
@@ -189,7 +193,13 @@ def test_float16_is_half_the_file_and_near_the_model(model, exported, tmp_path):
 @torch.no_grad()
 def test_int8_is_calibrated_with_images_and_keeps_the_classifier(model, exported, tmp_path):
     images = [draw(60, 72, 3, seed=seed).numpy() for seed in range(3)]
-    written = export(model, tmp_path / "int8.onnx", precision="int8", calibration=images, output="classes")
+    (tmp_path / "photos").mkdir()
+    for seed, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "photos" / f"{seed}.png")
+    labels = [(seed + np.add.outer(np.arange(60), np.arange(72))) // 8 % 3 for seed in range(3)]
+    how = {"precision": "int8", "calibration": tmp_path / "photos", "score": list(zip(images, labels, strict=True))}
+    written = export(model, tmp_path / "int8.onnx", output="classes", accept=True, **how)
+    assert 0.0 < written.scores.of_file == pytest.approx(written.scores.of_model, abs=0.2)
     assert metadata(written.path)["precision"] == "int8"
     assert written.path.stat().st_size < 0.4 * exported.path.stat().st_size
     assert len(written.checks) == len(images)
@@ -354,6 +364,46 @@ def test_the_rounding_of_a_model_itself_counts():
     assert own_rounding(noisy, images, noisy.logits(images)) == 0.0
 
 
+def test_a_file_is_verified_as_it_is_read(tmp_path):
+    path = write_small(tmp_path / "a.onnx", Small(3))
+    assert open_onnx(path)(draw(1, 3, 40, 60)).shape == (1, 3, 20, 30)
+    with pytest.raises(ValueError, match="std must be 3 numbers above 0"):
+        open_onnx(edited(path, tmp_path / "b.onnx", std=[0.2, 0.2, -0.2]))
+
+
+def test_sizes_may_be_integers_of_numpy():
+    assert json.loads(PLAIN._replace(scale=(np.int64(512), 256)).as_json())["scale"] == [512, 256]
+
+
+def test_images_to_calibrate_with(tmp_path):
+    photos = [draw(6, 7 + k, 3, seed=k).numpy() for k in range(3)]
+    for k, photo in enumerate(photos):
+        Image.fromarray(photo).save(tmp_path / f"{k}.png")
+    paths = sorted(tmp_path.iterdir())
+    mixed = [paths[0], Image.fromarray(photos[1]), photos[2] / np.float32(255.0)]
+    for images in (tmp_path, str(tmp_path / "*.png"), paths, iter(photos), mixed):
+        found = read_images(images, None)
+        assert all(np.array_equal(one, photo) for one, photo in zip(found, photos, strict=True))
+    measured = np.ones((4, 5, 2), np.float64)
+    assert read_images([measured], 2)[0].dtype == np.float32
+    with pytest.raises(TypeError, match="path"):
+        read_images([3], None)
+    for k in range(3, 40):
+        shutil.copy(paths[0], tmp_path / f"{k}.png")
+    assert len(read_images(tmp_path, None)) == CALIBRATION
+
+
+@torch.no_grad()
+def test_the_miou_of_labelled_images():
+    reference = InferenceModule(inference_copy(Unsteady()), PLAIN)
+    images = [draw(40, 60, 3, seed=k).numpy() for k in range(2)]
+    own = [reference(torch.from_numpy(one).permute(2, 0, 1)[None]).argmax(1)[0].byte().numpy() for one in images]
+    pairs = list(zip(images, own, strict=True))
+    assert mean_iou(reference, PLAIN, as_data(pairs, PLAIN)) == 1.0
+    half = [(image, np.where(np.arange(60) < 30, labels, (labels + 1) % 4)) for image, labels in pairs]
+    assert mean_iou(reference, PLAIN, as_data(half, PLAIN)) == pytest.approx(1 / 3, abs=0.1)
+
+
 def test_what_counts_as_rounding():
     shape = (1, 3, 8, 8)
     fine = Check(shape, 1e-4, 1e-3, 1.0)
@@ -397,6 +447,14 @@ def test_int8_that_lost_too_much_is_kept_on_demand_alone(model, tmp_path):
         ({"size": "half"}, "'input', 'features'"),
         ({"precision": "bf16"}, "'fp32', 'fp16', 'int8'"),
         ({"precision": "int8"}, "images to calibrate"),
+        ({"precision": "int8", "calibration": []}, "images to calibrate"),
+        ({"precision": "int8", "calibration": "nowhere"}, "no file or folder nowhere"),
+        ({"scale": (512.5, 256)}, r"scale must be .*two whole numbers.*got \[512\.5, 256\]"),
+        ({"scale": (512, 0)}, "two whole numbers from 1 on"),
+        ({"scale": "own"}, "two whole numbers"),
+        ({"mean": (0.5,)}, "mean must be 3 numbers"),
+        ({"std": (0.2, 0.0, 0.2)}, "std must be 3 numbers above 0"),
+        ({"score": PythonData([], "val", ["a", "b"])}, "3 classes of the model; python has 2"),
         ({"class_names": ["one"]}, "must be 3 strings"),
         ({"window": (64, 64)}, "go together"),
         ({"window": (32, 64), "stride": (32, 32)}, "at least 33"),
@@ -404,7 +462,7 @@ def test_int8_that_lost_too_much_is_kept_on_demand_alone(model, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_done(model, tmp_path, arguments, words):
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
         export(model, tmp_path / "model.onnx", **arguments)
     assert not list(tmp_path.iterdir())
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
 from cacseg._checks import check_choice
 from cacseg._files import check_target, scratch_folder
+from cacseg._text import parse_json
 from cacseg.adapters.converted import is_converted
-from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_file, write
+from cacseg.data.sample import SegmentationData
+from cacseg.engine.export.formats import SUFFIXES, Run, check_packages, open_program, write
 from cacseg.engine.export.module import (
     LEAST_SIDE,
     Description,
@@ -28,13 +31,13 @@ from cacseg.engine.export.module import (
     narrow,
     trace,
 )
-from cacseg.engine.export.quantise import prepare, quantise
+from cacseg.engine.export.quantise import as_data, mean_iou, prepare, quantise, read_images
 from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
 from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
 from cacseg.presets import or_default
-from cacseg.runtime.bands import Pixels
+from cacseg.runtime.onnx_file import check_facts
 from cacseg.runtime.seal import seal
 
 Format = Literal["onnx", "torch-export", "aotinductor"]
@@ -61,7 +64,7 @@ def export(
     plain: bool = False,
     normalise: bool = True,
     precision: Precision = "fp32",
-    calibration: Iterable[Pixels] | None = None,
+    calibration: Iterable[Any] | str | Path | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     bands: int | None = None,
@@ -70,7 +73,7 @@ def export(
     scale: tuple[int, int] | None = None,
     window: tuple[int, int] | None = None,
     stride: tuple[int, int] | None = None,
-    score: Callable[[Run, Description], float] | None = None,
+    score: SegmentationData | Sequence[Any] | Callable[[Run, Description], float] | None = None,
     accept: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda words: None,
@@ -93,13 +96,15 @@ def export(
         normalise: whether images are pixels, uint8 [b, 3, H, W] (of a model of bands float32 in their own units); else
             float32 that the caller normalises.
         precision: "fp32"; "fp16", sums and the classifier in float32; "int8", of ONNX files alone.
-        calibration: for int8, images uint8 [H, W, 3] (or bands), some dozens like those to come.
+        calibration: for int8, some dozens of images like those to come: a folder or a glob, of which 32 are taken, or a
+            list of whatever `Predictor` takes (paths, pictures, arrays).
         mean, std: of the normalisation, for pixels in [0, 1], or bands in their own units; None is the model's own.
         bands: that images have, where a model of another library takes no red, green and blue.
         class_names, palette: None is the model's own; of one channel two, background and foreground.
         scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
             for those who read the file, as `cacseg predict` does.
-        score: the mIoU of a function from images to what is described, for the file and the model (`Exported.scores`).
+        score: labelled images, for the mIoU of the file and of the model (`Exported.scores`): a split of
+            `cacseg.data.open_data`, or pairs (image, mask) as `cacseg.train` takes them; or a function of one's own.
         accept: keep an int8 file that lost more than 5 points of it, or without `score` agrees on less than 80 % of the
             calibration images' pixels; else that is an error, and no file is left.
         progress: called with a few words at the start of each step.
@@ -114,8 +119,7 @@ def export(
         check_choice(name, value, choices)
     if path.suffix != SUFFIXES[format]:
         raise ValueError(f"a file of the format {format} ends in {SUFFIXES[format]}; got {path.name}.")
-    images = list(calibration or ())
-    if precision == "int8" and (format != "onnx" or not images):
+    if precision == "int8" and (format != "onnx" or calibration is None):
         raise ValueError("int8 is for ONNX files and needs images to calibrate with. Pass format='onnx', calibration.")
     if window is not None and output == "classes":
         raise ValueError("classes of windows have no mean. Export logits or probabilities, or leave out the window.")
@@ -157,6 +161,10 @@ def export(
         stride=stride,
         precision=precision,
     )
+    check_facts(parse_json(described.as_json()))
+    images = read_images(calibration, bands) if precision == "int8" and calibration is not None else []
+    if score is not None and not callable(score):
+        score = partial(mean_iou, data=as_data(score, described), device=device)
     reference = InferenceModule(own, described, multiple).to(device)
     module = reference
     if precision == "fp16":
@@ -181,7 +189,7 @@ def export(
         if format == "onnx":
             seal(written)
         progress("verifying")
-        run = open_file(written, format, device)
+        run = open_program(written, format, device)
         checks = verify(run, reference, device)
         if precision == "int8":
             checks = require(compare(run, reference, prepare(image, described)) for image in images)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,10 +16,10 @@ from torch.export import ExportedProgram
 
 from cacseg.engine.export.module import Description
 from cacseg.runtime import seal
+from cacseg.runtime.onnx_file import METADATA, open_file
 
 SUFFIXES = {"onnx": ".onnx", "torch-export": ".pt2", "aotinductor": ".pt2"}
 OPSET = 18
-KEY = "cacseg"  # of the description, in the metadata of each kind of file
 INPUT = "images"
 TORCH = (2, 8)  # the first with dynamic sizes that may be 1, and torch.onnx.export of a traced program
 LARGEST_ONNX = 2**31 - 2**20  # bytes, of a protocol buffer
@@ -48,13 +47,13 @@ def write(program: ExportedProgram, path: Path, file_format: str, described: Des
         if file_format == "onnx":
             write_onnx(program, path, described)
         elif file_format == "torch-export":
-            torch.export.save(program, path, extra_files={KEY: json.dumps(described.as_json())})
+            torch.export.save(program, path, extra_files={METADATA: described.as_json()})
         else:
-            configs = {"aot_inductor.metadata": {KEY: json.dumps(described.as_json())}}
+            configs = {"aot_inductor.metadata": {METADATA: described.as_json()}}
             torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=configs)
 
 
-def open_file(path: Path, file_format: str, device: torch.device) -> Run:
+def open_program(path: Path, file_format: str, device: torch.device) -> Run:
     """The function that a file computes, by the runtime it is meant for."""
     if file_format == "onnx":
         return open_onnx(path)
@@ -96,17 +95,12 @@ def write_onnx(program: ExportedProgram, path: Path, described: Description) -> 
 
 def onnx_facts(described: Description) -> dict[str, str]:
     """The metadata of an ONNX file, before it is sealed."""
-    return {KEY: json.dumps(described.as_json()), seal.KEY: seal.UNSEALED}
+    return {METADATA: described.as_json(), seal.KEY: seal.UNSEALED}
 
 
 def open_onnx(path: Path, threads: int = 0) -> Run:
-    """By ONNX Runtime on the CPU, with as many threads as it likes or as given."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    """By ONNX Runtime on the CPU, with as many threads as it likes or as given; opened as `Predictor` opens it."""
+    session, _ = open_file(path, "cpu", threads)
 
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {INPUT: images.numpy()})[0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
@@ -23,6 +25,7 @@ from cacseg.functional._precision import widen
 from cacseg.models.heads import OCRNet
 from cacseg.models.layers import crop, missing_to_multiple, pool, resize
 from cacseg.models.model import PlainClassifier, SegmentationModel
+from cacseg.runtime.onnx_file import FORMAT
 
 Output = Literal["logits", "probabilities", "classes"]
 Size = Literal["input", "features"]
@@ -55,8 +58,8 @@ class Description(NamedTuple):
     stride: tuple[int, int] | None
     precision: str
 
-    def as_json(self) -> dict[str, Any]:
-        return {"format": 1, **self._asdict()}
+    def as_json(self) -> str:
+        return json.dumps({"format": FORMAT, **self._asdict()}, default=operator.index)  # numpy's integers
 
 
 class InferenceModule(nn.Module):

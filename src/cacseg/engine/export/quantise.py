@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cacseg.data.python import PythonData
 from cacseg.data.sample import SegmentationData, read_sample
 from cacseg.data.transforms import normalise
 from cacseg.engine.export.formats import INPUT, SCOPES, Run, onnx_facts, quiet
@@ -21,13 +22,40 @@ from cacseg.engine.inference import Inference, predict_each, view_image
 from cacseg.functional.labels import resize_labels
 from cacseg.metrics import confusion, scores
 from cacseg.runtime.bands import Pixels
+from cacseg.runtime.images import as_image
+from cacseg.runtime.inputs import find_images
 
+CALIBRATION = 32  # images of files, at most
 WEIGHTED = ("Conv", "MatMul", "Gemm")
 
 
 def evenly(count: int, most: int) -> list[int]:
     """Up to `most` places in a list of `count`, evenly spaced."""
     return [round(place) for place in np.linspace(0, count - 1, min(most, count)).tolist()]
+
+
+def read_images(images: Iterable[Any] | str | Path, bands: int | None) -> list[Pixels]:
+    """Of paths, folders and globs up to `CALIBRATION` images, evenly spaced; else each that a list or a stream has."""
+    given = [images] if isinstance(images, str | Path) else list(images)
+    if given and all(isinstance(one, str | Path) for one in given):
+        files = [one.path for one in find_images(given, colours=bands is None)]
+        given = [files[i] for i in evenly(len(files), CALIBRATION)]
+    if not given:
+        raise ValueError("int8 needs images to calibrate with, some dozens like those to come; calibration has none.")
+    return [as_image(one, bands) for one in given]
+
+
+def as_data(samples: Any, described: Description) -> SegmentationData:
+    """A split of a data set, or pairs of an image and its mask, with the classes of the model."""
+    names = described.class_names or [str(k) for k in range(max(2, described.num_classes))]
+    is_split = isinstance(samples, SegmentationData)
+    data = samples if is_split else PythonData(samples, "val", names, bands=described.bands)
+    if len(data.class_names) != len(names):
+        raise ValueError(
+            f"the data to score on must have the {len(names)} classes of the model; {data.name} has "
+            f"{len(data.class_names)}. Give the data set that it was trained for."
+        )
+    return data
 
 
 def prepare(image: Pixels, described: Description) -> Tensor:
@@ -81,13 +109,17 @@ def quantise(source: Path, target: Path, images: Iterable[Pixels], described: De
 
 @torch.no_grad()
 def mean_iou(
-    run: Run, described: Description, data: SegmentationData, most: int, device: torch.device | str = "cpu"
+    run: Run,
+    described: Description,
+    data: SegmentationData,
+    most: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> float:
-    """Of an exported file on up to `most` images of a split, evenly spaced; predictions are resized to the labels."""
+    """Of an exported file on a split, or up to `most` of its images, evenly spaced; resized to the labels."""
     n = max(2, described.num_classes)
     total = torch.zeros(n, n, dtype=torch.long)
     how = Inference(described.window, described.stride)
-    for index in evenly(len(data), most):
+    for index in evenly(len(data), most or len(data)):
         sample = read_sample(data, index)
         labels = torch.from_numpy(np.ascontiguousarray(sample.labels))[None]
         shown, size = prepare(sample.image, described).to(device), (labels.shape[1], labels.shape[2])
