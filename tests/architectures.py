@@ -1,15 +1,20 @@
-"""Small models of the three libraries with random weights, by name; tests/adapters read them."""
+"""Small models of the three libraries with random weights, by name, which tests/adapters read; and a Swin of ours."""
 
 import copy
 import functools
 import importlib
 
+import timm
 import torch
 import transformers
 from torch import nn
 from transformers import modeling_outputs
 
 import cacseg
+from cacseg.models.backbones import Backbone
+from cacseg.models.heads import UPerNet
+from cacseg.models.model import PlainClassifier, SegmentationModel
+from cacseg.models.reference import Swin
 
 smp = importlib.import_module("segmentation_models_pytorch")
 segmentation = importlib.import_module("torchvision.models.segmentation")
@@ -197,3 +202,15 @@ class Tiny(nn.Module):
 def tiny(kernel=1, **arguments):
     torch.manual_seed(0)
     return cacseg.convert(Tiny(kernel), seam="head.1", **arguments)
+
+
+def small_swin(classifier=None, **arguments):
+    """A model of ours with windows of 3 in maps of few pixels: whole, padded and shifted ones, and a single window."""
+    torch.manual_seed(0)
+    sizes = {"embed_dim": 8, "depths": (2, 2, 1, 1), "num_heads": (1, 1, 2, 2), "window_size": 3, "num_classes": 0}
+    net = timm.create_model(
+        "swin_tiny_patch4_window7_224", always_partition=True, strict_img_size=False, drop_path_rate=0.0, **sizes
+    )
+    backbone = Backbone(Swin(net), "small", (8, 16, 32, 64))
+    head = UPerNet((8, 16, 32, 64), 8)
+    return SegmentationModel(backbone, head, classifier or PlainClassifier(8, N), **arguments)

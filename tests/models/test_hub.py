@@ -154,6 +154,10 @@ def test_the_folder_of_a_run(model, tmp_path):
     (tmp_path / "last.ckpt").write_bytes(b"state")
     with pytest.raises(ValueError, match=r"last.ckpt is for resuming a run"):
         cacseg.load(tmp_path / "last.ckpt")
+    for name in ("a.onnx", "a.pt2"):
+        (tmp_path / name).touch()
+        with pytest.raises(ValueError, match=rf"{name} is an exported file.*predict.*docs/export.md"):
+            cacseg.load(tmp_path / name)
 
 
 def test_a_name_in_the_cache_needs_no_network(model, tmp_path, monkeypatch):

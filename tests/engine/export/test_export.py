@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import onnx
@@ -18,11 +19,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
-from architectures import build
+from architectures import build, small_swin
+from cacseg import ContextAwareClassifier
 from cacseg.data.python import PythonData
 from cacseg.engine.export import export
 from cacseg.engine.export.classifier import TINY
-from cacseg.engine.export.formats import OPSET, SCOPES, check_packages, open_onnx
+from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages, open_onnx
 from cacseg.engine.export.module import TRACED, Description, InferenceModule, inference_copy
 from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
@@ -216,27 +218,58 @@ def test_int8_is_calibrated_with_images_and_keeps_the_classifier(model, exported
     assert {node.name for node in reading} == convolutions - kept
 
 
+COMPILES = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+IN_TORCH = ["torch-export", pytest.param("aotinductor", marks=COMPILES)]
+FORMATS = ["onnx", *IN_TORCH]
+
+
+def write_and_open(model, folder, file_format, **arguments):
+    """What was written, and the function that the file computes."""
+    path = folder / f"model{SUFFIXES[file_format]}"
+    written = export(model, path, format=file_format, **arguments)
+    if file_format == "onnx":
+        return written, partial(run_onnx, path)
+    if file_format == "torch-export":
+        return written, torch.export.load(path).module()
+    return written, torch._inductor.aoti_load_package(str(path))
+
+
 @pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
-@pytest.mark.parametrize("file_format", ["torch-export", "aotinductor"])
+@pytest.mark.parametrize("file_format", IN_TORCH)
 @pytest.mark.parametrize("head", ["fcn", "deeplabv3plus", "ocrnet", "upernet"])
 def test_every_head_in_the_formats_of_torch(head, file_format, tmp_path):
     model = small(head)
-    written = export(model, tmp_path / "model.pt2", format=file_format)
+    written, run = write_and_open(model, tmp_path, file_format)
     assert [(check.shape[0], *check.shape[2:]) for check in written.checks] == list(SHAPES)
-    if file_format == "torch-export":
-        run = torch.export.load(written.path).module()
-    else:
-        run = torch._inductor.aoti_load_package(str(written.path))
     for shape in ((2, 3, 50, 77), (1, 3, 96, 64)):
+        images = draw(*shape)
+        torch.testing.assert_close(run(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
+
+
+BACKBONES = {
+    "mobilenet": lambda: small("deeplabv3plus", backbone="mobilenetv2_050", output_stride=8),
+    "hrnet": lambda: small("ocrnet", backbone="hrnet_w18_small"),
+    "swin": lambda: settle(small_swin(ContextAwareClassifier(8, 3, preset="released"), mean=MEAN, std=STD)).eval(),
+}
+
+
+@pytest.mark.slow
+@torch.no_grad()
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_family_of_backbones_in_every_format(name, file_format, tmp_path):
+    model = BACKBONES[name]()
+    written, run = write_and_open(model, tmp_path, file_format)
+    assert written.described.classifier == "context"
+    for shape in ((1, 3, 61, 83), (2, 3, 112, 48)):
         images = draw(*shape)
         torch.testing.assert_close(run(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+@COMPILES
 def test_aotinductor(model, tmp_path):
     model = small("fcn")
     model.class_names = NAMES
@@ -249,7 +282,7 @@ def test_aotinductor(model, tmp_path):
 
 @pytest.mark.gpu
 @torch.no_grad()
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor compiles C++")
+@COMPILES
 def test_aotinductor_on_a_gpu(tmp_path):
     model = small("fcn").cuda()
     written = export(model, tmp_path / "model.pt2", format="aotinductor")
@@ -263,23 +296,24 @@ def test_aotinductor_on_a_gpu(tmp_path):
     torch.testing.assert_close(compiled(images), truth, atol=1e-2, rtol=1e-2)
 
 
-@torch.no_grad()
+CONVERTED = ["smp Unet", "torchvision deeplabv3", "transformers Segformer", "transformers UperNet with ConvNeXt"]
+CONVERTED += ["torchvision deeplabv3_mobilenet_v3_large", "transformers MobileNetV2"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["smp Unet", "torchvision deeplabv3", "transformers Segformer", "transformers UperNet with ConvNeXt"]
-)
-@pytest.mark.parametrize("file", ["model.pt2", "model.onnx"])
-def test_converted_models_of_other_libraries(name, file, tmp_path):
+@torch.no_grad()
+@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("name", CONVERTED)
+def test_converted_models_of_other_libraries(name, file_format, tmp_path):
     model = cacseg.convert(build(name)).eval()
-    kind = "onnx" if file.endswith("onnx") else "torch-export"
-    written = export(model, tmp_path / file, format=kind, class_names=list("abcde"), **OTHER)
+    written, run = write_and_open(model, tmp_path, file_format, class_names=list("abcde"), **OTHER)
     assert (written.described.num_classes, written.described.classifier) == (5, "context")
-    images = draw(1, 3, 96, 64)  # what smp takes without padding
-    output = model(normalised(images))
-    logits = output if isinstance(output, torch.Tensor) else output["logits" if "logits" in output else "out"]
-    truth = F.interpolate(logits, (96, 64), mode="bilinear", align_corners=False)
-    run = run_onnx if kind == "onnx" else lambda path, images: torch.export.load(path).module()(images)
-    torch.testing.assert_close(run(written.path, images), truth, atol=1e-3, rtol=1e-4)
+    for shape in ((1, 3, 96, 64), (2, 3, 64, 160)):  # what smp takes without padding
+        images = draw(*shape)
+        output = model(normalised(images))
+        logits = output if isinstance(output, torch.Tensor) else output["logits" if "logits" in output else "out"]
+        truth = F.interpolate(logits, shape[2:], mode="bilinear", align_corners=False)
+        torch.testing.assert_close(run(images), truth, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.slow

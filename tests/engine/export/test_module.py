@@ -1,7 +1,6 @@
 """The module that is exported computes what the model computes, and its traced program does at any size."""
 
 import pytest
-import timm
 import torch
 from timm.layers.conv2d_same import Conv2dSame
 from timm.layers.pool2d_same import AvgPool2dSame, MaxPool2dSame
@@ -9,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
-from architectures import build
+from architectures import build, small_swin
 from cacseg.engine.export.module import (
     Description,
     InferenceModule,
@@ -22,10 +21,6 @@ from cacseg.engine.export.module import (
     narrow,
     trace,
 )
-from cacseg.models.backbones import Backbone
-from cacseg.models.heads import UPerNet
-from cacseg.models.model import PlainClassifier, SegmentationModel
-from cacseg.models.reference import Swin
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -39,17 +34,6 @@ def describe(**changes):
 def small(**arguments):
     torch.manual_seed(0)
     return cacseg.create_model("upernet", 5, backbone="test_resnet", head_channels=8, mean=MEAN, std=STD, **arguments)
-
-
-def small_swin():
-    """With windows of 3 in maps of few pixels: whole, padded and shifted ones, and maps of a single window."""
-    torch.manual_seed(0)
-    arguments = {"embed_dim": 8, "depths": (2, 2, 1, 1), "num_heads": (1, 1, 2, 2), "window_size": 3, "num_classes": 0}
-    net = timm.create_model(
-        "swin_tiny_patch4_window7_224", always_partition=True, strict_img_size=False, drop_path_rate=0.0, **arguments
-    )
-    backbone = Backbone(Swin(net), "small", (8, 16, 32, 64))
-    return SegmentationModel(backbone, UPerNet((8, 16, 32, 64), 8), PlainClassifier(8, 5), mean=MEAN, std=STD)
 
 
 def test_a_copy_has_nothing_that_only_training_reads_and_leaves_the_model_alone():
@@ -167,7 +151,7 @@ def padded():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [Pools, small_swin, padded, lambda: Refuses(32)])
+@pytest.mark.parametrize("make", [Pools, lambda: small_swin(mean=MEAN, std=STD), padded, lambda: Refuses(32)])
 def test_a_program_serves_every_size(make):
     model = inference_copy(make())
     multiple = 32 if isinstance(model, Refuses) else 1
