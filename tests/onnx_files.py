@@ -61,7 +61,9 @@ def write_small(path, network, output="logits", **facts):
             helper.make_node("ArgMax", ["logits"], ["best"], axis=1, keepdims=0),
             helper.make_node("Cast", ["best"], [output], to=TensorProto.UINT8),
         ]
-    images = helper.make_tensor_value_info("images", TensorProto.UINT8, ["b", 3, "h", "w"])
+    fixed = facts.get("fixed_size")
+    shape = ["b", 3, "h", "w"] if fixed is None else [1, 3, *fixed]
+    images = helper.make_tensor_value_info("images", TensorProto.UINT8, shape)
     kind, shape = (TensorProto.FLOAT, ["b", n, "y", "x"])
     if output == "classes":
         kind, shape = TensorProto.UINT8, ["b", "y", "x"]

@@ -60,7 +60,8 @@ def test_a_run_becomes_a_file(place, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "window"), [((), (48, 40)), (("--whole",), None), (("--output", "classes"), None)]
+    ("arguments", "window"),
+    [((), (48, 40)), (("--whole",), None), (("--output", "classes"), None), (("--fixed-size", "64x96"), None)],
 )
 def test_windows_of_the_run_are_in_the_file(arguments, window, place, tmp_path, capsys, monkeypatch):
     changes = {"data.root": str(place / "data"), "data.window": (48, 40), "data.stride": (32, 24)}
@@ -76,6 +77,7 @@ def test_windows_of_the_run_are_in_the_file(arguments, window, place, tmp_path, 
     done = run("export", tmp_path / "run", "-o", "a.onnx", *arguments, capsys=capsys, monkeypatch=monkeypatch)
     assert "enough is known" in done.err
     assert (asked["window"], asked["stride"]) == (window, window and (32, 24))
+    assert asked["fixed_size"] == ((64, 96) if "--fixed-size" in arguments else None)
     assert ("windows of 40x48" in done.err) == ("classes" in arguments)
 
 

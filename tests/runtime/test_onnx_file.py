@@ -156,6 +156,20 @@ def test_windows_of_the_run_slide_as_with_torch(output, tmp_path):
         assert (np.asarray(mask) == whole.mask).mean() > 0.999
 
 
+def test_images_are_resized_to_a_fixed_size(tmp_path):
+    network = Small(3)
+    fixed = cacseg.Predictor(write_small(tmp_path / "a.onnx", network, fixed_size=(70, 97)), device="cpu")
+    whole = cacseg.Predictor(write_small(tmp_path / "b.onnx", network), device="cpu")
+    larger = np.asarray(Image.fromarray(IMAGE).resize((150, 120), Image.Resampling.BICUBIC))
+    own, other, again = fixed([IMAGE, larger, IMAGE], batch=2)
+    assert np.array_equal(own.mask, whole(IMAGE).mask)
+    assert np.array_equal(own.mask, again.mask)
+    assert (other.mask == whole(larger).mask).mean() > 0.7
+    wrong = edited(tmp_path / "a.onnx", tmp_path / "c.onnx", fixed_size=[70, 98])
+    with pytest.raises(ValueError, match="its network is not the one"):
+        cacseg.Predictor(wrong)
+
+
 def test_a_file_of_classes_has_masks_alone(tmp_path):
     network = Small(3)
     path = write_small(tmp_path / "a.onnx", network, "classes")

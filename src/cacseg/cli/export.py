@@ -53,6 +53,12 @@ def export(
     ] = None,
     scale: options.Scale = None,
     whole: options.Whole = False,
+    fixed_size: Annotated[
+        str | None,
+        typer.Option(
+            help="HEIGHTxWIDTH of every image, one at a time, for runtimes that need it; by default any size."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="What aotinductor compiles for: cpu or cuda.")] = "cpu",
     accept: Annotated[
         bool,
@@ -104,6 +110,9 @@ def export(
         size = f"{window[1]}x{window[0]}"
         note(f"the run has windows of {size}, whose classes have no mean: the file shows images whole, unlike logits.")
         window = stride = None
+    fixed, usual = None, None if run is None else run.val_scale
+    if fixed_size is not None:
+        fixed, window, stride, usual = options.parse_pair(fixed_size, "--fixed-size"), None, None, None
     with messages.status("") as status:
         written = write(
             model,
@@ -115,9 +124,10 @@ def export(
             normalise=normalise,
             precision=precision,  # type: ignore[arg-type]
             calibration=images,
-            scale=options.parse_scale(scale, None if run is None else run.val_scale),
+            scale=options.parse_scale(scale, usual),
             window=window,
             stride=stride,
+            fixed_size=fixed,
             score=score_on,
             accept=accept,
             overwrite=overwrite,

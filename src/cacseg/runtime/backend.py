@@ -80,6 +80,15 @@ def keep_ratio(height: int, width: int, scale: Scale) -> tuple[int, int]:
     return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
+def view_at(image: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
+    """An image [H, W, c] as planes [c, *size]; bytes stay bytes."""
+    planes = np.ascontiguousarray(image.transpose(2, 0, 1))
+    if planes.shape[1:] == size:
+        return planes
+    resized = resize(planes, size)
+    return resized.round().astype(np.uint8) if image.dtype == np.uint8 else resized
+
+
 def resize(maps: npt.NDArray[Any], size: tuple[int, int]) -> Floats:
     """[..., h, w] -> [..., *size], bilinear, pixels as areas (align_corners=False), no smoothing."""
     found = np.asarray(maps, np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg._text import parse_json
-from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize
+from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize, view_at
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.memory import check_scores
 from cacseg.runtime.result import Floats
@@ -59,6 +59,7 @@ class OnnxBackend:
         self.session, self.facts = open_file(path, device, threads)
         self.scale: Scale | None = _pair(self.facts["scale"])
         self.window, self.stride = _pair(self.facts["window"]), _pair(self.facts["stride"])
+        self.fixed_size = _pair(self.facts["fixed_size"])
         count = max(2, self.facts["num_classes"])  # of one channel, background and foreground
         names = self.facts["class_names"] if class_names is None else class_names
         self.classes = name_classes(count, names, self.facts["palette"] if palette is None else palette)
@@ -87,12 +88,9 @@ class OnnxBackend:
         return None
 
     def view(self, image: Pixels) -> Pixels:
-        planes = np.ascontiguousarray(image.transpose(2, 0, 1))
-        if self.scale is None:
-            return planes
-        size = keep_ratio(image.shape[0], image.shape[1], self.scale)
-        resized = resize(planes, size)
-        return resized.round().astype(np.uint8) if self.bands is None else resized
+        height, width = image.shape[:2]
+        own = (height, width) if self.scale is None else keep_ratio(height, width, self.scale)
+        return view_at(image, self.fixed_size or own)
 
     def predict(
         self, views: Sequence[Any], size: tuple[int, int], *, maps: bool = False, plain: bool = False, run: Any = None
@@ -121,6 +119,8 @@ class OnnxBackend:
         return [self._answer(resize(one, size), maps) for one in scores]
 
     def _run(self, images: npt.NDArray[Any], run: Any) -> npt.NDArray[Any]:
+        if self.fixed_size is not None and len(images) > 1:  # it takes one at a time
+            return np.concatenate([self._run(one[None], run) for one in images])
         (found,) = self.session.run(None, {self.session.get_inputs()[0].name: images}, run)
         return found
 
@@ -210,7 +210,7 @@ def _read_facts(metadata: dict[str, str], path: str | Path) -> dict[str, Any]:
     if METADATA not in metadata:
         raise ValueError(f"{path} does not say what it is: it was not written by `cacseg export`.")
     try:
-        facts = parse_json(metadata[METADATA])
+        facts = {"fixed_size": None, **parse_json(metadata[METADATA])}  # which earlier files do not have
         if facts.get("format") != FORMAT:
             raise ValueError(f"its description has the format {facts.get('format')!r}, this version reads {FORMAT}")
         if missing := NEEDED - set(facts):
@@ -253,7 +253,7 @@ def check_facts(facts: dict[str, Any]) -> None:
     require("normalises", isinstance(facts["normalises"], bool), "true or false")
     require("output", facts["output"] in OUTPUTS, f"one of {', '.join(OUTPUTS)}")
     require("classifier", facts["classifier"] in ("plain", "context"), "plain or context")
-    for key in ("scale", "window", "stride"):
+    for key in ("scale", "window", "stride", "fixed_size"):
         is_size = facts[key] is None or is_list(facts[key], 2, partial(is_whole, most=2**31))
         require(key, is_size, "none or two whole numbers from 1 on")
     require("stride", (facts["window"] is None) == (facts["stride"] is None), "there where window is, and only there")
@@ -267,6 +267,7 @@ def _check_tensors(session: Any, facts: dict[str, Any], path: str | Path) -> Non
     sides = 3 if facts["output"] == "classes" else 4
     fits = len(given) == len(made) == 1 and given[0].type in expected and len(made[0].shape) == sides
     fits = fits and made[0].name == facts["output"]
+    fits = fits and facts["fixed_size"] in (None, given[0].shape[2:])
     if fits and sides == 4 and isinstance(made[0].shape[1], int):
         fits = made[0].shape[1] == facts["num_classes"]
     if not fits:

@@ -150,6 +150,7 @@ def test_the_description_is_in_the_file(exported):
         "window": None,
         "stride": None,
         "precision": "fp32",
+        "fixed_size": None,
     }
 
 
@@ -294,6 +295,28 @@ def test_aotinductor_on_a_gpu(tmp_path):
             (images / 255.0 - torch.tensor(MEAN).view(1, 3, 1, 1).cuda()) / torch.tensor(STD).view(1, 3, 1, 1).cuda()
         )
     torch.testing.assert_close(compiled(images), truth, atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_fixed_size(tmp_path):
+    model = small("fcn")
+    written, run = write_and_open(model, tmp_path, "onnx", fixed_size=(40, 56))
+    assert [check.shape for check in written.checks] == [(1, 3, 40, 56)] * 2
+    (given,), (found,) = (getattr(onnx.load(written.path).graph, name) for name in ("input", "output"))
+    sizes = [[one.dim_value for one in value.type.tensor_type.shape.dim] for value in (given, found)]
+    assert sizes == [[1, 3, 40, 56], [1, 3, 40, 56]]
+    images = draw(1, 3, 40, 56, seed=5)
+    torch.testing.assert_close(run(images), model(normalised(images)), atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["transformers UperNet with Swin", "transformers MobileViT", "smp DPT"])
+def test_a_fixed_size_is_for_models_that_cannot_be_traced_with_any(name, tmp_path):
+    model = cacseg.convert(build(name)).eval()
+    with pytest.raises(ValueError, match="fixed_size"):
+        export(model, tmp_path / "model.onnx", **OTHER)
+    assert export(model, tmp_path / "model.onnx", fixed_size=(64, 64), **OTHER).checks
 
 
 CONVERTED = ["smp Unet", "torchvision deeplabv3", "transformers Segformer", "transformers UperNet with ConvNeXt"]
@@ -488,6 +511,8 @@ def test_int8_that_lost_too_much_is_kept_on_demand_alone(model, tmp_path):
         ({"scale": "own"}, "two whole numbers"),
         ({"mean": (0.5,)}, "mean must be 3 numbers"),
         ({"std": (0.2, 0.0, 0.2)}, "std must be 3 numbers above 0"),
+        ({"fixed_size": (64, 0)}, "fixed_size must be .*two whole numbers"),
+        ({"fixed_size": (64, 64), "scale": (64, 64)}, "neither scale nor window"),
         ({"score": PythonData([], "val", ["a", "b"])}, "3 classes of the model; python has 2"),
         ({"class_names": ["one"]}, "must be 3 strings"),
         ({"window": (64, 64)}, "go together"),

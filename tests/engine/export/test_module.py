@@ -203,7 +203,8 @@ def test_the_padding_of_mobilenet_in_transformers():
     torch.testing.assert_close(program(images), InferenceModule(copied, describe())(images), atol=1e-4, rtol=1e-4)
 
 
-def test_what_holds_for_one_size_alone_is_refused():
+@torch.no_grad()
+def test_what_holds_for_one_size_alone_needs_a_fixed_size():
     class OneSize(nn.Module):
         def __init__(self):
             super().__init__()
@@ -212,8 +213,11 @@ def test_what_holds_for_one_size_alone_is_refused():
         def forward(self, images):
             return self.conv(images) + self.places
 
-    with pytest.raises(ValueError, match="OneSize cannot be traced"):
+    with pytest.raises(ValueError, match=r"OneSize cannot be traced.*fixed_size"):
         trace(InferenceModule(OneSize().eval(), describe()), CPU)
+    fixed = InferenceModule(OneSize().eval(), describe(fixed_size=(64, 96)))
+    images = draw_images(fixed, (1, 64, 96))
+    torch.testing.assert_close(trace(fixed, CPU).module()(images), fixed(images))
 
 
 @torch.no_grad()

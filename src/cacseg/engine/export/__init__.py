@@ -73,6 +73,7 @@ def export(
     scale: tuple[int, int] | None = None,
     window: tuple[int, int] | None = None,
     stride: tuple[int, int] | None = None,
+    fixed_size: tuple[int, int] | None = None,
     score: SegmentationData | Sequence[Any] | Callable[[Run, Description], float] | None = None,
     accept: bool = False,
     overwrite: bool = False,
@@ -103,6 +104,8 @@ def export(
         class_names, palette: None is the model's own; of one channel two, background and foreground.
         scale, window, stride: the longest and the shortest side that images should be fitted into, and sliding windows,
             for those who read the file, as `cacseg predict` does.
+        fixed_size: height and width of every image, one at a time: for runtimes that take no other, and for models that
+            cannot be traced with any size. `cacseg predict` resizes images to it.
         score: labelled images, for the mIoU of the file and of the model (`Exported.scores`): a split of
             `cacseg.data.open_data`, or pairs (image, mask) as `cacseg.train` takes them; or a function of one's own.
         accept: keep an int8 file that lost more than 5 points of it, or without `score` agrees on less than 80 % of the
@@ -123,6 +126,8 @@ def export(
         raise ValueError("int8 is for ONNX files and needs images to calibrate with. Pass format='onnx', calibration.")
     if window is not None and output == "classes":
         raise ValueError("classes of windows have no mean. Export logits or probabilities, or leave out the window.")
+    if fixed_size is not None and (scale is not None or window is not None):
+        raise ValueError("images of a fixed size have neither scale nor window. Leave out those, or fixed_size.")
     if min(Inference(window, stride).window or (LEAST_SIDE,)) < LEAST_SIDE:
         raise ValueError(f"a window must be at least {LEAST_SIDE} pixels high and wide; got {window}.")
     check_packages(format)
@@ -142,7 +147,7 @@ def export(
     elif bands is not None and not len(mean) == len(std) == bands:
         raise ValueError(f"mean and std are one number for each of {bands} bands; got {len(mean)} and {len(std)}.")
     else:
-        multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device)
+        multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device, fixed_size)
     check_classes(class_names, palette, max(2, num_classes), "the model")
     adapts = is_converted(own) or (isinstance(own, SegmentationModel) and own.default_output == "context")
     described = Description(
@@ -160,6 +165,7 @@ def export(
         window=window,
         stride=stride,
         precision=precision,
+        fixed_size=fixed_size,
     )
     check_facts(parse_json(described.as_json()))
     images = read_images(calibration, bands) if precision == "int8" and calibration is not None else []

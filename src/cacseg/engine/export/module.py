@@ -57,6 +57,7 @@ class Description(NamedTuple):
     window: tuple[int, int] | None  # height and width of sliding windows; None shows images whole
     stride: tuple[int, int] | None
     precision: str
+    fixed_size: tuple[int, int] | None = None  # height and width of every image, one at a time; None takes any
 
     def as_json(self) -> str:
         return json.dumps({"format": FORMAT, **self._asdict()}, default=operator.index)  # numpy's integers
@@ -196,18 +197,25 @@ def classifiers_of(model: nn.Module) -> list[nn.Module]:
     return [one for one in model.modules() if isinstance(one, ContextAwareClassifier | PlainClassifier)]
 
 
-def find_multiple(run: Callable[..., Any], channels: int, device: torch.device) -> tuple[int, int]:
+def find_multiple(
+    run: Callable[..., Any], channels: int, device: torch.device, fixed_size: tuple[int, int] | None = None
+) -> tuple[int, int]:
     """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
+    tries = ((1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128)))
+    must = "any size, or of multiples of 32, 64 or 128"
+    if fixed_size is not None:
+        tries, must = ((1, fixed_size),), "the fixed size"
     error: Exception | None = None
-    for multiple, size in ((1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128))):
+    for multiple, size in tries:
         try:
             with torch.no_grad():
                 return multiple, find_logits(run(torch.zeros(1, channels, *size, device=device))).shape[1]
         except (RuntimeError, ValueError, AssertionError, IndexError) as raised:
             error = error or raised
+    tried = ", ".join(f"{width}x{height}" for _, (height, width) in tries)
     raise ValueError(
-        "a model must take images of any size, or of multiples of 32, 64 or 128; this one takes none of 93x67, 64x96, "
-        f"64x128 and 128x256 ({type(error).__name__}: {error})."
+        f"a model must take images of {must}; this one takes none of {tried} ({type(error).__name__}: {error}). Give the "
+        "size that it takes: fixed_size=(height, width)."
     ) from error
 
 
@@ -314,17 +322,20 @@ def draw_images(module: InferenceModule, shape: Sequence[int], seed: int = 0) ->
 
 
 def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) -> ExportedProgram:
-    """The program of the module, for any number of images of any size from `LEAST_SIDE` on.
+    """The program of the module, for any number of images of any size from `LEAST_SIDE` on; or for its fixed size.
 
     Of models whose strides leave out what is over (ConvNeXt of transformers), from 64 on.
     """
+    fixed = module.described.fixed_size
     b, *sides = TRACED
     traced = (b, *(side + module.multiple for side in sides)) if module.multiple > LARGEST_STRIDE else TRACED
+    traced = traced if fixed is None else (1, *fixed)
     images = draw_images(module, traced).to(device)
     most = 65535 if device.type == "cuda" else None  # CUDA's kernels say so while they are traced
     first: Exception | None = None
     for least in (LEAST_SIDE, 2 * LARGEST_STRIDE):
         sizes = {0: Dim("batch", min=1, max=most), 2: Dim("height", min=least), 3: Dim("width", min=least)}
+        sizes = sizes if fixed is None else {}
         # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
         oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
         try:
@@ -333,9 +344,11 @@ def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) 
                 return torch.export.export(traceable, (images,), dynamic_shapes=(sizes,), strict=False)
         except Exception as error:
             first = first or error
+    sizes_asked = "any batch, height and width" if fixed is None else "its fixed size"
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    hint = "" if version >= TRACES_MOST else f" torch 2.13 traces more models; this is {torch.__version__}."
+    hint = "" if fixed else " A fixed size (--fixed-size, fixed_size=) asks for less."
+    hint += "" if version >= TRACES_MOST else f" torch 2.13 traces more models; this is {torch.__version__}."
     raise ValueError(
-        f"{type(module.model).__name__} cannot be traced with any batch, height and width by torch.export "
+        f"{type(module.model).__name__} cannot be traced with {sizes_asked} by torch.export "
         f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}{hint}"
     ) from first

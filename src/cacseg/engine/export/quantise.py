@@ -21,6 +21,7 @@ from cacseg.engine.export.verify import classes_of
 from cacseg.engine.inference import Inference, predict_each, view_image
 from cacseg.functional.labels import resize_labels
 from cacseg.metrics import confusion, scores
+from cacseg.runtime.backend import view_at
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.images import as_image
 from cacseg.runtime.inputs import find_images
@@ -59,8 +60,11 @@ def as_data(samples: Any, described: Description) -> SegmentationData:
 
 
 def prepare(image: Pixels, described: Description) -> Tensor:
-    """A batch of one image, fitted into `scale`, as the file takes it; the mean of a band where it has no data."""
-    pixels = view_image(image, described.scale, (1.0,))[0][None]
+    """A batch of one image, fitted into `scale` or the fixed size; the mean of a band where it has no data."""
+    if described.fixed_size is None:
+        pixels = view_image(image, described.scale, (1.0,))[0][None]
+    else:
+        pixels = torch.from_numpy(view_at(image, described.fixed_size))[None]
     if not described.normalises:
         return normalise(pixels, described.mean, described.std)
     if described.bands is None:

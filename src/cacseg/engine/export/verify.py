@@ -82,8 +82,10 @@ def own_rounding(reference: InferenceModule, images: Tensor, logits: Tensor) -> 
 
 
 def verify(run: Run, reference: InferenceModule, device: torch.device) -> list[Check]:
-    """A check for each of `SHAPES`; an error where one fails."""
-    batches = (draw_images(reference, shape, seed).to(device) for seed, shape in enumerate(SHAPES, 1))
+    """A check for each of `SHAPES`, or two at the fixed size; an error where one fails."""
+    fixed = reference.described.fixed_size
+    shapes = SHAPES if fixed is None else ((1, *fixed),) * len(SHAPES)
+    batches = (draw_images(reference, shape, seed).to(device) for seed, shape in enumerate(shapes, 1))
     return require(compare(run, reference, batch) for batch in batches)
 
 
