@@ -201,10 +201,8 @@ def find_multiple(
     run: Callable[..., Any], channels: int, device: torch.device, fixed_size: tuple[int, int] | None = None
 ) -> tuple[int, int]:
     """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
-    tries = ((1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128)))
-    must = "any size, or of multiples of 32, 64 or 128"
-    if fixed_size is not None:
-        tries, must = ((1, fixed_size),), "the fixed size"
+    any_size = [(1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128))]
+    tries = any_size if fixed_size is None else [(1, fixed_size)]
     error: Exception | None = None
     for multiple, size in tries:
         try:
@@ -214,8 +212,8 @@ def find_multiple(
             error = error or raised
     tried = ", ".join(f"{width}x{height}" for _, (height, width) in tries)
     raise ValueError(
-        f"a model must take images of {must}; this one takes none of {tried} ({type(error).__name__}: {error}). Give the "
-        "size that it takes: fixed_size=(height, width)."
+        "a model must take images of any size, of multiples of 32, 64 or 128, or of a fixed_size that is given; it takes "
+        f"none of {tried} ({type(error).__name__}: {error})."
     ) from error
 
 
@@ -326,29 +324,27 @@ def trace(module: InferenceModule, device: torch.device, *, onnx: bool = False) 
 
     Of models whose strides leave out what is over (ConvNeXt of transformers), from 64 on.
     """
-    fixed = module.described.fixed_size
+    fixed, asked = module.described.fixed_size, "any batch, height and width (a fixed_size asks for less)"
     b, *sides = TRACED
     traced = (b, *(side + module.multiple for side in sides)) if module.multiple > LARGEST_STRIDE else TRACED
-    traced = traced if fixed is None else (1, *fixed)
+    if fixed is not None:
+        traced, asked = (1, *fixed), "its fixed size"
     images = draw_images(module, traced).to(device)
     most = 65535 if device.type == "cuda" else None  # CUDA's kernels say so while they are traced
     first: Exception | None = None
     for least in (LEAST_SIDE, 2 * LARGEST_STRIDE):
         sizes = {0: Dim("batch", min=1, max=most), 2: Dim("height", min=least), 3: Dim("width", min=least)}
-        sizes = sizes if fixed is None else {}
+        shapes = (sizes if fixed is None else {},)
         # As torch.onnx.export does: without it a batch of 1, or a map with one window, becomes a constant.
         oblivious = torch.fx.experimental._config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
         try:
             with torch.no_grad(), oblivious, for_onnx(module) if onnx else nullcontext():
-                traceable = Traceable(module).to(device)
-                return torch.export.export(traceable, (images,), dynamic_shapes=(sizes,), strict=False)
+                return torch.export.export(Traceable(module).to(device), (images,), dynamic_shapes=shapes, strict=False)
         except Exception as error:
             first = first or error
-    sizes_asked = "any batch, height and width" if fixed is None else "its fixed size"
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    hint = "" if fixed else " A fixed size (--fixed-size, fixed_size=) asks for less."
-    hint += "" if version >= TRACES_MOST else f" torch 2.13 traces more models; this is {torch.__version__}."
+    hint = "" if version >= TRACES_MOST else f" torch 2.13 traces more models; this is {torch.__version__}."
     raise ValueError(
-        f"{type(module.model).__name__} cannot be traced with {sizes_asked} by torch.export "
+        f"{type(module.model).__name__} cannot be traced with {asked} by torch.export "
         f"({type(first).__name__}): {' '.join(str(first).splitlines()[:2])}{hint}"
     ) from first
