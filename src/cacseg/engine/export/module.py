@@ -212,8 +212,8 @@ def find_multiple(
             error = error or raised
     tried = ", ".join(f"{width}x{height}" for _, (height, width) in tries)
     raise ValueError(
-        "a model must take images of any size, of multiples of 32, 64 or 128, or of a fixed_size that is given; it takes "
-        f"none of {tried} ({type(error).__name__}: {error})."
+        "a model must take images of any size, of multiples of 32, 64 or 128, or of the fixed_size that is given; it "
+        f"takes none of {tried} ({type(error).__name__}: {error})."
     ) from error
 
 
