@@ -188,7 +188,7 @@ def make_server(options: argparse.Namespace) -> uvicorn.Server:
     # The first prediction also plans memory; the file is known to run before anybody asks.
     service.backend.predict([service.backend.view(np.zeros((64, 64, 3), np.uint8))], (64, 64))
     limited: Any = type("Limited", (Connection,), {"seconds": options.seconds, "most": options.connections})
-    config = uvicorn.Config(service.app, options.host, options.port, log_level="warning", http=limited)
+    config = uvicorn.Config(service.app, options.host, options.port, log_level="warning", http=limited, ws="none")
     return uvicorn.Server(config)
 
 
