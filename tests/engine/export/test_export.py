@@ -24,7 +24,7 @@ from cacseg import ContextAwareClassifier
 from cacseg.data.python import PythonData
 from cacseg.engine.export import export
 from cacseg.engine.export.classifier import TINY
-from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages, open_onnx
+from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages, open_program
 from cacseg.engine.export.module import TRACED, Description, InferenceModule, inference_copy
 from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
@@ -33,6 +33,7 @@ from onnx_files import Small, edited, write_small
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 NAMES, PALETTE = ("grass", 'the "sky"', "Straße"), ((10, 200, 10), (10, 10, 200), (90, 90, 90))
+CPU = torch.device("cpu")
 OTHER = {"mean": MEAN, "std": STD}
 PLAIN = Description(4, None, None, MEAN, STD, None, True, "logits", "input", "plain", None, None, None, "fp32")
 
@@ -423,9 +424,9 @@ def test_the_rounding_of_a_model_itself_counts():
 
 def test_a_file_is_verified_as_it_is_read(tmp_path):
     path = write_small(tmp_path / "a.onnx", Small(3))
-    assert open_onnx(path)(draw(1, 3, 40, 60)).shape == (1, 3, 20, 30)
+    assert open_program(path, "onnx", CPU)(draw(1, 3, 40, 60)).shape == (1, 3, 20, 30)
     with pytest.raises(ValueError, match="std must be 3 numbers above 0"):
-        open_onnx(edited(path, tmp_path / "b.onnx", std=[0.2, 0.2, -0.2]))
+        open_program(edited(path, tmp_path / "b.onnx", std=[0.2, 0.2, -0.2]), "onnx", CPU)
 
 
 def test_sizes_may_be_integers_of_numpy():

@@ -54,9 +54,9 @@ def write(program: ExportedProgram, path: Path, file_format: str, described: Des
 
 
 def open_program(path: Path, file_format: str, device: torch.device) -> Run:
-    """The function that a file computes, by the runtime it is meant for."""
+    """The function that a file computes, by the runtime it is meant for; an ONNX file is read as `Predictor` reads it."""
     if file_format == "onnx":
-        return open_onnx(path)
+        return _run_by(open_file(path, "cpu")[0])
     with quiet():
         if file_format == "torch-export":
             return torch.export.load(path).module()
@@ -99,9 +99,16 @@ def onnx_facts(described: Description) -> dict[str, str]:
 
 
 def open_onnx(path: Path, threads: int = 0) -> Run:
-    """By ONNX Runtime on the CPU, with as many threads as it likes or as given; opened as `Predictor` opens it."""
-    session, _ = open_file(path, "cpu", threads)
+    """By ONNX Runtime on the CPU, with as many threads as it likes or as given; any file, for its time and memory."""
+    import onnxruntime
 
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return _run_by(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+
+
+def _run_by(session: Any) -> Run:
     def run(images: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {INPUT: images.numpy()})[0])
 
