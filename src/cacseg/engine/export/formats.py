@@ -54,7 +54,7 @@ def write(program: ExportedProgram, path: Path, file_format: str, described: Des
 
 
 def open_program(path: Path, file_format: str, device: torch.device) -> Run:
-    """The function that a file computes, by the runtime it is meant for; an ONNX file is read as `Predictor` reads it."""
+    """The function that a file computes, by the runtime it is meant for; of ONNX files read as `Predictor` does."""
     if file_format == "onnx":
         return _run_by(open_file(path, "cpu")[0])
     with quiet():
