@@ -56,7 +56,13 @@ def small_run(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", SNIPPETS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if "torch.export.load(" in block else name
+        for name, block in SNIPPETS.items()
+    ],
+)
 def test_a_snippet_runs(name, small_run, tmp_path, monkeypatch):
     shutil.copytree(small_run, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
