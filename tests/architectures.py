@@ -197,3 +197,16 @@ class Tiny(nn.Module):
 def tiny(kernel=1, **arguments):
     torch.manual_seed(0)
     return cacseg.convert(Tiny(kernel), seam="head.1", **arguments)
+
+
+class Refuses(nn.Module):
+    """A network that takes images of multiples alone."""
+
+    def __init__(self, multiple):
+        super().__init__()
+        self.multiple, self.conv = multiple, nn.Conv2d(3, 4, 1)
+
+    def forward(self, images):
+        if any(side % self.multiple for side in images.shape[2:]):
+            raise RuntimeError(f"wrong size {tuple(images.shape)}")
+        return self.conv(images)

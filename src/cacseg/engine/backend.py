@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
 from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.foreign import REFUSALS, find_logits, find_multiple, padded_logits
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
@@ -88,7 +89,9 @@ class TorchBackend:
         # Two on a GPU: while one waits for its masks, the other starts the next images.
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
-
+        self._multiple = (
+            1  # that the sides of images must be of; of models of other libraries found when one is refused
+        )
         self._carried: CarriedContext | None = None
 
     def carrying(self, carry: float, context: Context | None = None) -> TorchBackend:
@@ -175,25 +178,26 @@ class TorchBackend:
         run: Callable[[Tensor], Any] = model.plain if plain and hasattr(model, "plain") else model  # type: ignore[assignment]
 
         def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-            yield logits_in(run(images))
+            yield self._foreign_logits(run, images)
 
         return logits
+
+    def _foreign_logits(self, run: Callable[[Tensor], Any], images: Tensor) -> Tensor:
+        """From the first image on that the model refuses for its size, images are padded as `cacseg.export` does."""
+        if self._multiple == 1:
+            try:
+                return find_logits(run(images))
+            except REFUSALS as error:
+                if is_out_of_memory(error):
+                    raise
+                self._multiple, _ = find_multiple(run, images.shape[1], self.device, images.dtype)
+                if self._multiple == 1:
+                    raise
+        return padded_logits(run, images, self._multiple)
 
 
 def choose_precision(device: torch.device) -> str:
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def logits_in(output: Any) -> Float[Tensor, "b n h w"]:
-    """The logits in what a model of another library returns."""
-    if isinstance(output, dict):  # transformers' outputs are dicts too
-        output = output["logits"] if "logits" in output else output.get("out")
-    elif isinstance(output, tuple | list):
-        output = output[0]
-    if not isinstance(output, Tensor) or output.ndim != 4:
-        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise TypeError(f"a model must return logits [b, n, h, w], alone, as 'out' or as 'logits'; got {found}.")
-    return output
 
 
 def confidence_and_entropy(

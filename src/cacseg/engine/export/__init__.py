@@ -22,7 +22,6 @@ from cacseg.engine.export.module import (
     Output,
     Size,
     classifiers_of,
-    find_multiple,
     forward_of,
     inference_copy,
     narrow,
@@ -30,6 +29,7 @@ from cacseg.engine.export.module import (
 )
 from cacseg.engine.export.quantise import prepare, quantise
 from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
+from cacseg.engine.foreign import find_multiple
 from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
