@@ -228,6 +228,47 @@ def test_models_that_are_refused(tmp_path, pixels):
         cacseg.Predictor(tmp_path / "broken.onnx")
 
 
+@pytest.mark.parametrize(
+    "form", [list, tuple, np.array, torch.tensor, lambda values: np.array(values, np.float32)], ids=str
+)
+def test_mean_and_std_of_any_form(form, pixels):
+    network = nn.Conv2d(3, 3, 1)
+    how = {"class_names": NAMES, "device": "cpu"}
+    expected = cacseg.Predictor(network, mean=(0.5, 0.25, 0.75), std=(0.25, 0.5, 0.5), **how)(pixels)
+    found = cacseg.Predictor(network, mean=form([0.5, 0.25, 0.75]), std=form([0.25, 0.5, 0.5]), **how)(pixels)
+    assert np.array_equal(found.mask, expected.mask)
+    assert np.array_equal(found.confidence, expected.confidence)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "error", "words"),
+    [
+        ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375], ValueError, "123.675.*Divide.*by 255"),
+        ([0.5] * 3, [58.395, 57.12, 57.375], ValueError, "58.395.*Divide.*by 255"),
+        ([0.5] * 3, [0.5, 0.0, 0.5], ValueError, "std.*positive.*0.0"),
+        ([0.5] * 3, [0.5, -0.5, 0.5], ValueError, "std.*positive.*-0.5"),
+        ([0.5, float("nan"), 0.5], [0.5] * 3, ValueError, "finite.*nan"),
+        ([0.5] * 3, [0.5, float("inf"), 0.5], ValueError, "finite.*inf"),
+        ([0.5] * 4, [0.5] * 4, ValueError, "3 channels; got 4 and 4.*bands=4"),
+        ([0.5] * 3, [0.5] * 2, ValueError, "3 channels; got 3 and 2"),
+        (0.5, [0.5] * 3, TypeError, "mean.*list of numbers.*0.5"),
+        ("0.5", [0.5] * 3, TypeError, "mean.*list of numbers"),
+    ],
+)
+def test_means_and_stds_that_are_refused(mean, std, error, words, model):
+    for one in (nn.Conv2d(3, 3, 1), model):
+        with pytest.raises(error, match=words):
+            cacseg.Predictor(one, mean=mean, std=std, class_names=NAMES, device="cpu")
+
+
+def test_bands_may_have_any_mean_and_a_new_model_may_not():
+    layer = nn.Conv2d(4, 3, 1)
+    predictor = cacseg.Predictor(layer, mean=[3e4] * 4, std=[1e4] * 4, bands=4, class_names=NAMES, device="cpu")
+    assert predictor(np.full((8, 9, 4), 3e4)).mask.shape == (8, 9)
+    with pytest.raises(ValueError, match=r"Divide.*by 255"):
+        cacseg.create_model("fcn", 3, backbone="test_resnet", head_channels=8, mean=[123.675] * 3)
+
+
 def test_files_that_claim_too_much_and_a_limit_that_is_given(model, pixels, tmp_path):
     path = tmp_path / "claims.jpg"
     path.write_bytes(bad.CLAIMS["claims.jpg"])

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg._checks import check_normalisation
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
 from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
@@ -20,6 +21,7 @@ from cacseg.engine.inference import Inference, Networks, normalise_views, predic
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel, evaluating
+from cacseg.presets import or_default
 from cacseg.runtime.backend import Answer, Context, Scale, name_classes
 from cacseg.runtime.result import Bytes
 
@@ -31,6 +33,7 @@ class TorchBackend:
         model: ours, or any module from normalised images to logits (a tensor, a dict with "out", or an output with
             `.logits`), such as `cacseg.convert` returns; then `mean` and `std` must be given.
         mean, std: what pixels in [0, 1], or bands in their own units, are normalised with; None is the model's own.
+            Lists, tuples, arrays or tensors.
         bands: of images, where a model of another library takes no red, green and blue.
         class_names, palette: None are the model's own.
         device: "auto", "cpu", "cuda", ...
@@ -62,25 +65,22 @@ class TorchBackend:
                 f"a {type(model).__name__} does not know how its images are normalised, nor its classes; give mean, "
                 "std (of pixels in [0, 1]) and class_names."
             )
-        if isinstance(model, SegmentationModel):
-            mean, std = mean or model.mean, std or model.std
-        self.mean, self.std = tuple(mean or ()), tuple(std or ())
         if inference.tiling is not None and not isinstance(model, SegmentationModel):
             raise ValueError(f"tiles need a model of cacseg.create_model; got {type(model).__name__}.")
         self.bands = model.bands if isinstance(model, SegmentationModel) else bands
         if isinstance(model, SegmentationModel) and bands not in (None, model.bands):
             raise ValueError(f"the model says itself what images it takes (bands={model.bands}); got bands={bands}.")
+        if isinstance(model, SegmentationModel):
+            mean, std = or_default(mean, model.mean), or_default(std, model.std)
+        assert mean is not None
+        assert std is not None
         channels = 3 if self.bands is None else self.bands
-        if len(self.mean) != channels or len(self.std) != channels:
-            read = "as red, green and blue" if self.bands is None else f"with {channels} band(s)"
-            raise ValueError(
-                f"images are read {read}; the model takes {len(self.mean)} channel(s) (mean {self.mean}, std "
-                f"{self.std}). For images of other channels pass bands={len(self.mean)}, to create_model or, with a "
-                "model of another library, to Predictor."
-            )
+        self.mean, self.std = check_normalisation(mean, std, channels, are_bands=self.bands is not None)
         if isinstance(model, SegmentationModel):
             count = model.num_classes
-            self.classes = name_classes(count, class_names or model.class_names, palette or model.palette)
+            self.classes = name_classes(
+                count, or_default(class_names, model.class_names), or_default(palette, model.palette)
+            )
         else:
             assert class_names is not None
             self.classes = name_classes(len(class_names), class_names, palette)
@@ -89,9 +89,7 @@ class TorchBackend:
         # Two on a GPU: while one waits for its masks, the other starts the next images.
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
-        self._multiple = (
-            1  # that the sides of images must be of; of models of other libraries found when one is refused
-        )
+        self._multiple = 1  # of the sides of images, where a model of another library needs one
         self._carried: CarriedContext | None = None
 
     def carrying(self, carry: float, context: Context | None = None) -> TorchBackend:
