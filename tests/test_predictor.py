@@ -269,6 +269,40 @@ def test_bands_may_have_any_mean_and_a_new_model_may_not():
         cacseg.create_model("fcn", 3, backbone="test_resnet", head_channels=8, mean=[123.675] * 3)
 
 
+def test_classes_of_one_name_count_together(model, pixels):
+    names = ["car", "sky", "car"]
+    result = cacseg.Predictor(model, class_names=names, device="cpu")(pixels)
+    assert result.classes["car"] == ((result.mask == 0) | (result.mask == 2)).mean()
+    assert sum(result.classes.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"palette": [(0, 0, 0)] * 2}, "palette.*3 colours"),
+        ({"palette": [(0, 0, 0)] * 4}, "palette.*3 colours"),
+        ({"palette": [(0, 0)] * 3}, "palette.*red, green and blue"),
+        ({"palette": [(0, 0, 256)] * 3}, r"palette.*0\.\.255.*256"),
+        ({"palette": [(0, 0, -1)] * 3}, r"palette.*0\.\.255.*-1"),
+        ({"palette": np.full((3, 3), 0.5)}, r"palette.*whole numbers.*0\.5"),
+        ({"palette": 7}, "palette.*7"),
+        ({"class_names": "abc"}, "class_names.*3 strings.*abc"),
+        ({"class_names": [0, 1, 2]}, "class_names.*3 strings"),
+        ({"class_names": ["a", "b"]}, "class_names.*3 strings"),
+        ({"class_names": []}, "class_names.*3 strings"),
+    ],
+)
+def test_names_and_colours_that_are_refused(given, words, model):
+    with pytest.raises(ValueError, match=words):
+        cacseg.Predictor(model, device="cpu", **given)
+
+
+def test_a_palette_may_be_an_array(model, pixels):
+    palette = np.array([(1, 2, 3), (4, 5, 6), (255, 0, 0)], np.uint8)
+    result = cacseg.Predictor(model, palette=palette, device="cpu")(pixels)
+    assert result.palette == ((1, 2, 3), (4, 5, 6), (255, 0, 0))
+
+
 def test_files_that_claim_too_much_and_a_limit_that_is_given(model, pixels, tmp_path):
     path = tmp_path / "claims.jpg"
     path.write_bytes(bad.CLAIMS["claims.jpg"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -54,11 +55,15 @@ class Result:
 
     @property
     def classes(self) -> dict[str, float]:
-        """The share of the image that each class has, the largest first; classes that do not occur are left out."""
+        """The share of the image that each class has, the largest first; classes that do not occur are left out.
+
+        Classes of one name count together. What has no data belongs to none.
+        """
         counts = np.bincount(self.mask.ravel(), minlength=len(self.class_names))
-        found = np.flatnonzero(counts[: len(self.class_names)]).tolist()
-        found.sort(key=lambda k: -int(counts[k]))
-        return {self.class_names[k]: float(counts[k]) / self.mask.size for k in found}
+        pixels = Counter[str]()
+        for name, count in zip(self.class_names, counts.tolist(), strict=False):
+            pixels[name] += count
+        return {name: count / self.mask.size for name, count in pixels.most_common() if count}
 
     def overlay(self, opacity: float = 0.5, mask: Bytes | None = None) -> Image.Image:
         """The mask, or another one, in colours over the image."""
