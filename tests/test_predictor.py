@@ -1,5 +1,7 @@
 """Prediction from Python: whatever holds an image in, a result out."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -80,6 +82,55 @@ def test_a_model_that_is_trained_goes_on_training(pixels):
     assert np.array_equal(result.mask, expected.mask)
     assert np.array_equal(result.plain, expected.plain)  # computed now
     assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
+
+
+def test_a_result_does_not_change_with_the_array_that_was_given(model, pixels):
+    expected = model.predict(pixels)
+    planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)  # channels lie last
+    for given in (pixels.copy(), planes):
+        result = model.predict(given)
+        given[:] = 0
+        assert np.array_equal(result.image, pixels)
+        assert np.array_equal(result.plain, expected.plain)
+
+
+def test_bands_do_not_change_with_the_array_that_was_given():
+    layer = nn.Conv2d(2, 3, 1)
+    how = {"mean": [0.0] * 2, "std": [1.0] * 2, "bands": 2, "class_names": NAMES, "device": "cpu"}
+    given = np.random.default_rng(0).normal(size=(8, 9, 2)).astype(np.float32)
+    result = cacseg.Predictor(layer, **how)(given)
+    given[:] = np.nan
+    assert np.array_equal(result.plain, result.mask)
+
+
+def test_plain_is_of_the_model_that_predicted(pixels):
+    model = small_model(NAMES)
+    asked, late, *_ = results = model.predict([pixels] * 3)
+    assert asked.plain.shape == (40, 56)
+    with torch.no_grad():
+        next(model.backbone.parameters()).mul_(2.0)
+    assert asked.plain.shape == (40, 56)
+    with pytest.raises(ValueError, match=r"weights have changed.*predict the image again"):
+        _ = late.plain
+    model.load_state_dict(model.state_dict())
+    with pytest.raises(ValueError, match="weights have changed"):
+        _ = results[2].plain
+
+
+def test_results_are_compared_and_pickled(model, pixels):
+    result, other = model.predict([pixels, pixels])
+    assert result == result
+    assert result != other
+    assert len({result, other}) == 2
+    assert np.array_equal(result.plain, other.plain)
+    again = pickle.loads(pickle.dumps(result))
+    for name in ("image", "mask", "confidence", "entropy", "plain"):
+        assert np.array_equal(getattr(again, name), getattr(result, name))
+    assert (again.classes, again.palette) == (result.classes, result.palette)
+    late = pickle.loads(pickle.dumps(model.predict(pixels)))
+    assert np.array_equal(late.mask, result.mask)
+    with pytest.raises(ValueError, match=r"result\.plain before"):
+        _ = late.plain
 
 
 def test_a_list_of_several_sizes_keeps_its_order(model):

@@ -133,10 +133,11 @@ class Predictor:
 
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
         for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
+            state = self.backend.state()
             views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
             answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
             for (place, image, view), answer in zip(group, answers, strict=True):
-                yield place, self._result(image, view, answer)
+                yield place, self._result(image, view, answer, state)
 
     def stream(self, frames: Iterable[Any] | str | Path, *, carry: float = 0.0) -> Iterator[Result]:
         """The results of frames in their order, each as soon as it is there.
@@ -153,17 +154,22 @@ class Predictor:
 
     def _stream(self, backend: Backend, images: Iterable[Pixels]) -> Iterator[Result]:
         for image in images:
-            view = backend.view(image)
+            view, state = backend.view(image), backend.state()
             size = (image.shape[0], image.shape[1])
             (answer,) = backend.predict([view], size, maps=backend.has_maps, plain=False)
-            yield self._result(image, view, answer)
+            yield self._result(image, view, answer, state)
 
-    def _result(self, image: Pixels, view: Any, answer: Answer) -> Result:
-        plain = partial(self._predict_plain, view, image)
+    def _result(self, image: Pixels, view: Any, answer: Answer, state: int) -> Result:
+        plain = partial(self._predict_plain, view, image, state)
         answer = answer._replace(mask=without_data(answer.mask, image))
         return Result(as_picture(image), *answer, *self.backend.classes, plain)
 
-    def _predict_plain(self, view: Any, image: Pixels) -> Bytes:
+    def _predict_plain(self, view: Any, image: Pixels, state: int) -> Bytes:
+        if self.backend.state() != state:
+            raise ValueError(
+                "plain is computed by the model as it was when the image was predicted; its weights have changed, or "
+                "were moved, since. Ask for result.plain before that, or predict the image again."
+            )
         size = image.shape[0], image.shape[1]
         return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
 
@@ -196,8 +202,8 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
         image = (image * 255.0).round().astype(np.uint8)
     if image.dtype != np.uint8:
         raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
-    image = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
-    return np.ascontiguousarray(image)
+    colours = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
+    return np.array(colours, order="C")  # a copy: the caller's own may change
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:

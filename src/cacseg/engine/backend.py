@@ -110,6 +110,11 @@ class TorchBackend:
     def settings(self) -> dict[str, Any]:
         return {**self.inference.settings(), "scale": self.scale, "precision": self.precision}
 
+    def state(self) -> int:
+        """By where the weights are, and how often each was written."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return hash(tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors))
+
     def view(self, image: Pixels) -> list[Tensor]:
         return view_image(image, self.scale, self.inference.ratios)
 

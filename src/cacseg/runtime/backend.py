@@ -42,6 +42,10 @@ class Backend(Protocol):
         """What decides the answers beside the weights, for the record."""
         ...
 
+    def state(self) -> int:
+        """A number that changes when the weights do."""
+        ...
+
     def carrying(self, carry: float, context: Context | None = None) -> Backend:
         """The same model for frames in their order: each remembers the context of those before, times `carry`.
 

@@ -86,6 +86,9 @@ class OnnxBackend:
     def settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "window": self.window, "stride": self.stride, "onnx": True}
 
+    def state(self) -> int:
+        return 0
+
     def check(self, *, maps: bool, plain: bool) -> None:
         """An error where the file does not give what is asked for."""
         if plain and self.facts["classifier"] != "plain":

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,13 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """The class of each pixel of an image, and how sure the model is of it. All maps have the size of the image.
 
     `result.classes` is the share of each class that occurs, `result.plain` the mask of the fixed classifier, computed
     when it is first asked for; `result.overlay()` is a picture of Pillow's, `result.save("mask.png")` writes a file.
+    A pickle holds no model: ask for `plain` before.
     """
 
     image: Picture = field(repr=False)
@@ -38,6 +39,9 @@ class Result:
     class_names: Sequence[str]
     palette: Sequence[Colour] = field(repr=False)
     _predict_plain: Callable[[], Bytes] = field(repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_predict_plain": _without_model}
 
     @property
     def confidence(self) -> Floats:
@@ -93,6 +97,13 @@ class Result:
         else:
             raise ValueError(f"what must be mask, plain, overlay, confidence or entropy; got {what!r}.")
         write_file(path, content, overwrite=overwrite)
+
+
+def _without_model() -> Bytes:
+    raise ValueError(
+        "plain is computed by the model, which a pickle or a copy of a result does not hold. Ask for result.plain "
+        "before, or predict the image again."
+    )
 
 
 def _given(values: Floats | None, name: str) -> Floats:
