@@ -1,6 +1,8 @@
 """Prediction from Python: whatever holds an image in, a result out."""
 
+import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -72,16 +74,39 @@ def test_half_precision_tensors(model, pixels):
         assert np.array_equal(model.predict(rounded).mask, model.predict(rounded.float()).mask)
 
 
+def modes(model):
+    return [module.training for module in model.modules()]
+
+
 def test_a_model_that_is_trained_goes_on_training(pixels):
-    model = small_model(NAMES)
+    model = small_model(NAMES).eval()
     expected = model.predict(pixels)
     model.train()
     model.backbone.eval()
-    result = model.predict(pixels)
-    assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
-    assert np.array_equal(result.mask, expected.mask)
-    assert np.array_equal(result.plain, expected.plain)  # computed now
-    assert (model.training, model.head.training, model.backbone.training) == (True, True, False)
+    before = modes(model)
+    for predict in (model.predict, cacseg.Predictor(model, device="cpu")):
+        result = predict(pixels)
+        assert modes(model) == before
+        assert np.array_equal(result.mask, expected.mask)
+        assert np.array_equal(result.plain, expected.plain)  # computed now
+        assert modes(model) == before
+    with pytest.raises(ValueError, match="image"):
+        model.predict(np.zeros((0, 4, 3), np.uint8))
+    assert modes(model) == before
+
+
+def test_several_threads_predict_with_a_model_that_is_trained(pixels):
+    model = small_model(NAMES).train()
+    images = [np.roll(pixels, k, axis=1) for k in range(12)]
+    predictor, state = cacseg.Predictor(model, device="cpu"), copy.deepcopy(model.state_dict())
+    expected = [predictor(image) for image in images]
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(predictor, images))
+    assert all(modes(model))
+    for one, other in zip(results, expected, strict=True):
+        assert np.array_equal(one.mask, other.mask)
+        assert np.array_equal(one.confidence, other.confidence)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_a_result_does_not_change_with_the_array_that_was_given(model, pixels):

@@ -121,7 +121,7 @@ def predict(
     place = choose_device(device or "auto")
     chosen = change(open_recipe(recipe)[1], read_changes(settings, None)).model
     torch.manual_seed(0)
-    backend = TorchBackend(random_model(chosen, classes), device=place, precision=precision)
+    backend = TorchBackend(random_model(chosen, classes).eval(), device=place, precision=precision)
     batch = batch or backend.batch
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if not paths:

@@ -27,7 +27,7 @@ from cacseg.runtime.result import Bytes
 
 
 class TorchBackend:
-    """A model on its device, in evaluation mode, and how images are shown to it.
+    """A model on its device, in evaluation mode while it predicts, and how images are shown to it.
 
     Args:
         model: ours, or any module from normalised images to logits (a tensor, a dict with "out", or an output with
@@ -59,7 +59,7 @@ class TorchBackend:
         self.device = choose_device(str(device))
         self.precision = choose_precision(self.device) if precision == "auto" else precision
         autocast(self.device, self.precision)  # an unknown one is an error here
-        self.model, self.inference, self.scale = model.to(self.device).eval(), inference, scale
+        self.model, self.inference, self.scale = model.to(self.device), inference, scale
         if not isinstance(model, SegmentationModel) and (mean is None or std is None or class_names is None):
             raise ValueError(
                 f"a {type(model).__name__} does not know how its images are normalised, nor its classes; give mean, "
