@@ -67,6 +67,35 @@ def test_everything_that_holds_an_image(model, pixels, tmp_path):
     assert all(np.array_equal(grey[0].mask, one.mask) for one in grey)
 
 
+def test_images_of_16_bits_and_of_one(model, pixels, tmp_path):
+    """An array, a tensor and a picture of Pillow's are what a file of the same values is."""
+    grey = pixels[..., 0].astype(np.uint16) * 251 + 7
+    path = tmp_path / "grey.png"
+    Image.fromarray(grey).save(path)
+    forms = [
+        grey,
+        grey[..., None],
+        grey.astype(">u2"),
+        torch.from_numpy(grey)[None],
+        Image.fromarray(grey),
+        Image.open(path),
+    ]
+    first, *others = model.predict([path, *forms])
+    assert np.array_equal(first.image[..., 0], grey >> 8)
+    assert all(np.array_equal(one.image, first.image) for one in others)
+    black = grey > 2**15
+    Image.fromarray(black).save(path)
+    first, *others = model.predict([path, black, torch.from_numpy(black)[None], Image.fromarray(black)])
+    assert np.array_equal(first.image[..., 0], black * np.uint8(255))
+    assert all(np.array_equal(one.image, first.image) for one in others)
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32])
+def test_a_picture_of_32_bits_is_refused(kind, model, pixels):
+    with pytest.raises(ValueError, match=r"32 \(mode I, 0 to 255\).*uint8.*uint16"):
+        model.predict(Image.fromarray(pixels[..., 0].astype(kind)))
+
+
 def test_half_precision_tensors(model, pixels):
     planes = torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1))) / 255
     for dtype in (torch.bfloat16, torch.float16):

@@ -12,7 +12,7 @@ from PIL import Image
 
 from cacseg.runtime.backend import Answer, Backend, Scale
 from cacseg.runtime.bands import Pixels, as_picture, bands_of_array, read_image, without_data
-from cacseg.runtime.decode import MAX_PIXELS, max_bytes, upright
+from cacseg.runtime.decode import MAX_PIXELS, as_bytes, max_bytes, upright
 from cacseg.runtime.files import read_file
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.prefetch import batch_by_key, prefetch
@@ -118,8 +118,8 @@ class Predictor:
         Up to `batch` images of one size run together; None: 4 on a GPU, 1 on a CPU, where that is faster.
 
         An image is a path, a picture of Pillow's, an array [H, W, 3] or [H, W], or a tensor [3, H, W]; numbers are
-        bytes, or from 0 to 1 in floating point; of a model of bands as many channels as it has, in their own units. A
-        list may mix them, and sizes.
+        bytes, 16 bits (uint16, of which the upper 8 count), bool, or from 0 to 1 in floating point; of a model of bands
+        as many channels as it has, in their own units. A list may mix them, and sizes.
         """
         if not isinstance(images, list | tuple):
             return next(self._predict([images], 1))[1]
@@ -200,8 +200,13 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
                 "normalising to the model."
             )
         image = (image * 255.0).round().astype(np.uint8)
+    if image.dtype == bool or (image.dtype.kind == "u" and image.dtype.itemsize == 2):
+        image = as_bytes(image)
     if image.dtype != np.uint8:
-        raise TypeError(f"pixels must be bytes (uint8), or from 0 to 1 in floating point; got {image.dtype}.")
+        raise TypeError(
+            f"pixels must be uint8, uint16, bool, or from 0 to 1 in floating point; got {image.dtype}. Of values up to "
+            "255: image.astype(np.uint8)."
+        )
     colours = image[..., :3] if image.shape[2] > 1 else np.repeat(image, 3, axis=2)
     return np.array(colours, order="C")  # a copy: the caller's own may change
 
