@@ -16,6 +16,7 @@ from cacseg.data import normalise
 from cacseg.engine.inference import Inference
 from command_line import run
 from distributed_evaluation import small_model
+from onnx_files import Small, write_small
 
 NAMES = ["sky", "road", "tree"]
 
@@ -318,6 +319,77 @@ def test_images_that_are_refused(model, image, error):
         model.predict(image)
 
 
+def test_an_error_says_which_image_of_a_list_it_is_of(model, pixels, tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    for image, error, words in (
+        (broken, OSError, rf"images\[1\].*{broken}"),
+        (tmp_path / "nowhere.png", FileNotFoundError, r"images\[1\].*nowhere\.png"),
+        (None, TypeError, r"images\[1\].*None.*cv2\.imread"),
+        (pixels.astype(np.int64), TypeError, r"images\[1\].*int64"),
+        (np.zeros((0, 4, 3), np.uint8), ValueError, r"images\[1\]"),
+    ):
+        with pytest.raises(error, match=words):
+            model.predict([pixels, image, pixels])
+        with pytest.raises(error) as raised:
+            model.predict(image)
+        assert "images[" not in str(raised.value)
+
+
+def test_an_error_of_the_model_says_which_images_it_is_of(pixels, tmp_path):
+    """Of a file also its path."""
+    path = tmp_path / "a.png"
+    Image.fromarray(pixels).save(path)
+    flat = nn.Sequential(nn.Flatten(), nn.LazyLinear(4))
+    flat(torch.zeros(1, 3, 8, 8))
+    predictor = cacseg.Predictor(flat, mean=[0.5] * 3, std=[0.5] * 3, class_names=NAMES, device="cpu")
+    with pytest.raises(ValueError, match=rf"images\[0\], images\[1\] \({path}\)"):
+        predictor([pixels, path], batch=2)
+
+
+def test_what_is_no_image_says_what_to_pass(model, pixels, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    for image, error, words in (
+        ("photos", IsADirectoryError, r"photos is a folder.*list.*stream\('photos'\)"),
+        ("film.mp4", OSError, "film.mp4 is a video.*stream"),
+        ("photos/*.gif", FileNotFoundError, r"photos/\*\.gif.*glob\.glob"),
+        (pixels[None], ValueError, r"\(1, 40, 56, 3\).*list\(images\)"),
+        (pixels.transpose(2, 0, 1), ValueError, r"\(3, 40, 56\).*transpose\(1, 2, 0\)"),
+        (torch.from_numpy(pixels), ValueError, r"\(40, 56, 3\).*permute\(2, 0, 1\)"),
+        (iter([pixels]), TypeError, "iterator.*list"),
+    ):
+        with pytest.raises(error, match=words):
+            model.predict(image)
+
+
+def test_options_that_are_refused(model):
+    for options, error, words in (
+        ({"scale": 512}, ValueError, r"scale.*\(2048, 512\).*512"),
+        ({"scale": "512"}, ValueError, "scale.*'512'"),
+        ({"scale": (1, 2, 3)}, ValueError, r"scale.*\(1, 2, 3\)"),
+        ({"scale": (0.5, 0.5)}, ValueError, "scale.*0.5"),
+        ({"tile": "1024"}, TypeError, "tile.*'1024'"),
+        ({"overlap": 64}, ValueError, "overlap.*tile"),
+        ({"tile_context": "tile"}, ValueError, "tile_context.*tile"),
+    ):
+        with pytest.raises(error, match=words):
+            cacseg.Predictor(model, device="cpu", **options)
+    assert cacseg.Predictor(model, device="cpu", scale=[np.int64(20), 28]).backend.scale == (28, 20)
+    with pytest.raises(ValueError, match="at least 1 image"):
+        cacseg.Predictor(model, device="cpu")([np.zeros((8, 8, 3), np.uint8)], batch=0)
+
+
+def test_an_exported_file_is_known_by_its_suffix_however_it_is_written(pixels, tmp_path):
+    network = Small(3)
+    write_small(tmp_path / "small.onnx", network)
+    (tmp_path / "LARGE.ONNX").write_bytes((tmp_path / "small.onnx").read_bytes())
+    first, second = (cacseg.Predictor(tmp_path / name)(pixels) for name in ("small.onnx", "LARGE.ONNX"))
+    assert np.array_equal(first.mask, second.mask)
+    again = pickle.loads(pickle.dumps(first))  # of a file whose session could not be
+    assert np.array_equal(again.mask, first.mask)
+
+
 def test_models_that_are_refused(tmp_path, pixels):
     network = nn.Conv2d(3, 3, 1)
     with pytest.raises(ValueError, match="mean"):
@@ -326,6 +398,9 @@ def test_models_that_are_refused(tmp_path, pixels):
         cacseg.Predictor(network, mean=[0.5] * 3, std=[0.5] * 3, class_names=["a", "b"])(pixels)
     with pytest.raises(TypeError, match="logits"):
         cacseg.Predictor(nn.Flatten(), mean=[0.5] * 3, std=[0.5] * 3, class_names=NAMES)(pixels)
+    for wrong in (None, nn.Conv2d, network.state_dict()):
+        with pytest.raises(TypeError, match=rf"path.*nn\.Module; got {type(wrong).__name__}"):
+            cacseg.Predictor(wrong)
     with pytest.raises(FileNotFoundError):
         cacseg.Predictor(tmp_path / "missing.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no graph")

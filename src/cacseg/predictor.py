@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,10 +18,10 @@ from cacseg.runtime.backend import Answer, Backend, Scale
 from cacseg.runtime.bands import Pixels, as_picture, bands_of_array, read_image, without_data
 from cacseg.runtime.decode import MAX_PIXELS, as_bytes, max_bytes, upright
 from cacseg.runtime.files import read_file
-from cacseg.runtime.onnx_file import OnnxBackend
+from cacseg.runtime.onnx_file import OnnxBackend, is_onnx
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
-from cacseg.runtime.video import open_frames
+from cacseg.runtime.video import is_video, open_frames
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from cacseg.engine.inference import Inference
 
 READERS = 2  # threads that read files ahead
+# Of an image of a list, the most special first.
+ERRORS = (FileNotFoundError, IsADirectoryError, OSError, TypeError, ValueError, MemoryError, RuntimeError)
 
 
 class Predictor:
@@ -70,7 +76,11 @@ class Predictor:
     ) -> None:
         self.backend: Backend
         self.max_pixels = max_pixels
-        if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
+        if tile is None and (overlap, tile_context, keep) != (128, "image", 1024):
+            raise ValueError(
+                "overlap, tile_context and keep belong to tile; got tile=None. Pass tile=1024 too, or leave them out."
+            )
+        if isinstance(model, str | Path) and is_onnx(model):
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
             if mean is not None or std is not None or bands is not None:
@@ -79,6 +89,8 @@ class Predictor:
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
             return
+        from torch import nn
+
         from cacseg.engine.backend import TorchBackend
         from cacseg.engine.inference import Inference, Tiling
         from cacseg.models import load
@@ -86,6 +98,9 @@ class Predictor:
 
         if isinstance(model, str | Path):
             model = load(model)
+        if not isinstance(model, nn.Module):
+            what = "a path, a name on the Hugging Face Hub or an nn.Module"
+            raise TypeError(f"model must be {what}; got {type(model).__name__}.")
         if tile is not None:
             if inference is not None:
                 raise ValueError("tile belongs into the given inference (tiling=Tiling(...)). Leave one out.")
@@ -122,20 +137,25 @@ class Predictor:
         as many channels as it has, in their own units. A list may mix them, and sizes.
         """
         if not isinstance(images, list | tuple):
-            return next(self._predict([images], 1))[1]
-        found = dict(self._predict(images, batch or self.backend.batch))
+            return next(self._predict([images], 1, is_list=False))[1]
+        found = dict(self._predict(images, self.backend.batch if batch is None else batch, is_list=True))
         return [found[place] for place in range(len(images))]
 
-    def _predict(self, images: Sequence[Any], batch: int) -> Iterator[tuple[int, Result]]:
+    def _predict(self, images: Sequence[Any], batch: int, *, is_list: bool) -> Iterator[tuple[int, Result]]:
+        def naming(places: Sequence[int]) -> AbstractContextManager[None]:
+            return _naming(images, places) if is_list else nullcontext()
+
         def read(place: int) -> tuple[int, Pixels, Any]:
-            image = as_image(images[place], self.backend.bands, self.max_pixels)
-            return place, image, self.backend.view(image)
+            with naming([place]):
+                image = as_image(images[place], self.backend.bands, self.max_pixels)
+                return place, image, self.backend.view(image)
 
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
         for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
             state = self.backend.state()
             views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
-            answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
+            with naming([place for place, _, _ in group]):
+                answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
             for (place, image, view), answer in zip(group, answers, strict=True):
                 yield place, self._result(image, view, answer, state)
 
@@ -174,11 +194,33 @@ class Predictor:
         return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
 
 
+@contextmanager
+def _naming(images: Sequence[Any], places: Sequence[int]) -> Iterator[None]:
+    """Errors say which images of a list they are of."""
+    try:
+        yield
+    except ERRORS as error:
+        kind = next(one for one in ERRORS if isinstance(error, one))
+        paths = {place: str(images[place]) for place in places if isinstance(images[place], str | Path)}
+        named = (
+            f"images[{place}]" + (f" ({paths[place]})" if paths.get(place, str(error)) not in str(error) else "")
+            for place in places
+        )
+        raise kind(f"{', '.join(named)}: {error}") from error
+
+
 def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS) -> Pixels:
     """Red, green, blue, [H, W, 3], of whatever holds an image; or its bands, float32 [H, W, bands]."""
     if isinstance(image, str | Path):
-        content, _ = read_file(Path(image).expanduser(), max_bytes(max_pixels, bands))
+        path = Path(image).expanduser()
+        _check_path(path)
+        content, _ = read_file(path, max_bytes(max_pixels, bands))
         return read_image(content, str(image), bands, max_pixels)
+    if image is None:
+        raise TypeError(
+            "an image is a path, a PIL image, an array or a tensor; got None, as cv2.imread gives of what it cannot "
+            "read. Pass the path itself."
+        )
     if bands is not None:
         return bands_of_array(image, "the image", bands)
     if isinstance(image, Image.Image):
@@ -188,11 +230,19 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
 
         image = to_pixels(image)
     if not isinstance(image, np.ndarray):
-        raise TypeError(f"an image is a path, a PIL image, an array or a tensor; got {type(image).__name__}.")
+        raise TypeError(
+            f"an image is a path, a PIL image, an array or a tensor; got {type(image).__name__}. Pass several as a "
+            "list."
+        )
     if image.ndim == 2:
         image = image[..., None]
     if image.ndim != 3 or image.shape[2] not in (1, 3, 4) or 0 in image.shape:
-        raise ValueError(f"an array must be an image [H, W, 3] or [H, W] of at least 1 pixel; got {image.shape}.")
+        remedy = " Pass several as a list: list(images)." if image.ndim == 4 else ""
+        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
+            remedy = " Put channels last: image.transpose(1, 2, 0)."
+        raise ValueError(
+            f"an array must be an image [H, W, 3] or [H, W] of at least 1 pixel; got {image.shape}.{remedy}"
+        )
     if np.issubdtype(image.dtype, np.floating):
         if not np.isfinite(image).all() or image.min() < 0.0 or image.max() > 1.0:
             raise ValueError(
@@ -211,9 +261,27 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
     return np.array(colours, order="C")  # a copy: the caller's own may change
 
 
+def _check_path(path: Path) -> None:
+    if path.is_dir() or is_video(path):
+        kind = "a folder" if path.is_dir() else "a video"
+        raise IsADirectoryError(
+            f"an image must be one file; {path} is {kind}. Pass a list of files, or use `cacseg predict` or "
+            f"predictor.stream({str(path)!r})."
+        )
+    if not os.path.lexists(path):
+        pattern = f" Of a pattern pass the list of its files: sorted(glob.glob({str(path)!r}))." * glob.has_magic(
+            str(path)
+        )
+        raise FileNotFoundError(f"an image must be a file that is there; there is no {path} in {Path.cwd()}.{pattern}")
+
+
 def _read_scale(scale: Scale | str | None) -> Scale | None:
     if scale is None or scale == "own":
         return None
-    if isinstance(scale, str) or len(scale) != 2 or min(scale) < 1:
-        raise ValueError(f"scale must be a long and a short side, or 'own'; got {scale!r}.")
-    return max(scale), min(scale)
+    sides = [] if isinstance(scale, str) or not isinstance(scale, Sequence) else list(scale)
+    if len(sides) != 2 or not all(isinstance(side, Integral) and side >= 1 for side in sides):
+        raise ValueError(
+            f"scale must be the longest and the shortest side that images may have, in pixels, such as (2048, 512), or "
+            f"'own'; got {scale!r}."
+        )
+    return int(max(sides)), int(min(sides))

@@ -119,7 +119,7 @@ def predict(
     from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
     from cacseg.runtime.inputs import find_images, fingerprint, is_tiff, left_out
     from cacseg.runtime.journal import Journal
-    from cacseg.runtime.onnx_file import OnnxBackend
+    from cacseg.runtime.onnx_file import OnnxBackend, is_onnx
     from cacseg.runtime.shards import parse_shard, shard_of_environment
 
     if target not in ("png", *get_args(Polygons)):
@@ -128,7 +128,7 @@ def predict(
     save = SaveOptions(overlays, confidence, entropy, opacity, bits, polygons, simplify, coordinates)  # type: ignore[arg-type]
     chosen: dict[str, Any] = {}
     colours = False  # of an .onnx unknown until it is loaded
-    if Path(model).suffix == ".onnx":
+    if is_onnx(model):
         if slide or stride or multi_scale or flip or tile:
             raise ValueError("an .onnx file has its own windows. Leave out --slide, --tile, --flip and so on.")
         weights = Path(model)

@@ -31,6 +31,11 @@ TINY = np.finfo(np.float32).tiny
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
 
+def is_onnx(path: str | Path) -> bool:
+    """By its suffix."""
+    return Path(path).suffix.lower() == ".onnx"
+
+
 class OnnxBackend:
     """The file of an exported model, on a CPU or on a GPU where onnxruntime has one.
 
