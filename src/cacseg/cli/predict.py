@@ -129,8 +129,10 @@ def predict(
     chosen: dict[str, Any] = {}
     colours = False  # of an .onnx unknown until it is loaded
     if is_onnx(model):
-        if slide or stride or multi_scale or flip or tile:
-            raise ValueError("an .onnx file has its own windows. Leave out --slide, --tile, --flip and so on.")
+        if slide or stride or multi_scale or flip or tile or options.options_of_tiles(overlap, tile_context, keep):
+            raise ValueError(
+                "an .onnx file has its own windows. Leave out --slide, --tile, --overlap, --flip and so on."
+            )
         weights = Path(model)
     else:
         from cacseg.engine.device import choose_local_device
