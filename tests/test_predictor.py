@@ -352,7 +352,7 @@ def test_what_is_no_image_says_what_to_pass(model, pixels, tmp_path, monkeypatch
     (tmp_path / "photos").mkdir()
     for image, error, words in (
         ("photos", IsADirectoryError, r"photos is a folder.*list.*stream\('photos'\)"),
-        ("film.mp4", OSError, "film.mp4 is a video.*stream"),
+        ("film.mp4", ValueError, "film.mp4 is a video.*stream"),
         ("photos/*.gif", FileNotFoundError, r"photos/\*\.gif.*glob\.glob"),
         (pixels[None], ValueError, r"\(1, 40, 56, 3\).*list\(images\)"),
         (pixels.transpose(2, 0, 1), ValueError, r"\(3, 40, 56\).*transpose\(1, 2, 0\)"),

@@ -96,10 +96,10 @@ def check_normalisation(
     check_numbers("std", std)
     means, stds = tuple(map(float, mean)), tuple(map(float, std))
     if len(means) != channels or len(stds) != channels:
-        remedy = "" if are_bands else f" For images of other channels than red, green and blue pass bands={len(means)}."
+        other = f" Of images that are not red, green and blue pass bands={len(means)}, to create_model for its models."
         raise ValueError(
             f"mean and std must be one number for each of {channels} {'bands' if are_bands else 'channels'}; got "
-            f"{len(means)} and {len(stds)}.{remedy}"
+            f"{len(means)} and {len(stds)}.{'' if are_bands else other}"
         )
     if not all(map(isfinite, (*means, *stds))) or min(stds) <= 0.0:
         raise ValueError(f"mean must be finite, and std finite and positive; got mean {means} and std {stds}.")

@@ -262,17 +262,16 @@ def as_image(image: Any, bands: int | None = None, max_pixels: int = MAX_PIXELS)
 
 
 def _check_path(path: Path) -> None:
-    if path.is_dir() or is_video(path):
-        kind = "a folder" if path.is_dir() else "a video"
-        raise IsADirectoryError(
+    kind = "a folder" if path.is_dir() else "a video" if is_video(path) else ""
+    if kind:
+        raise (IsADirectoryError if path.is_dir() else ValueError)(
             f"an image must be one file; {path} is {kind}. Pass a list of files, or use `cacseg predict` or "
             f"predictor.stream({str(path)!r})."
         )
     if not os.path.lexists(path):
-        pattern = f" Of a pattern pass the list of its files: sorted(glob.glob({str(path)!r}))." * glob.has_magic(
-            str(path)
-        )
-        raise FileNotFoundError(f"an image must be a file that is there; there is no {path} in {Path.cwd()}.{pattern}")
+        listed = f"sorted(glob.glob({str(path)!r}))"
+        hint = f" Of a pattern pass the list of its files: {listed}." if glob.has_magic(str(path)) else ""
+        raise FileNotFoundError(f"an image must be a file that is there; there is no {path.absolute()}.{hint}")
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:

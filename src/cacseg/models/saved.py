@@ -105,16 +105,20 @@ def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
 
 def _download_model(name: str, hub: HubOptions | None) -> Path:
     """config.json first: it is small, and says whether the model is ours."""
-    config, content = download(name, CONFIG, hub), None
-    with suppress(ValueError):  # no JSON, or no UTF-8
-        content = parse_json(config.read_bytes())
-    found = content.get("format") if isinstance(content, dict) else None
+    found = _read_format(download(name, CONFIG, hub))
     if found != FORMAT:
         raise ValueError(
             f"{name} on the Hub is not a model of cacseg: the format in its {CONFIG} must be {FORMAT!r}; got "
             f"{found!r}. A model of another library: load it there, and pass it to cacseg.convert."
         )
     return download(name, MODEL, hub)
+
+
+def _read_format(config: Path) -> Any:
+    content = None
+    with suppress(ValueError):  # no JSON, or no UTF-8
+        content = parse_json(config.read_bytes())
+    return content.get("format") if isinstance(content, dict) else None
 
 
 def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
@@ -128,8 +132,8 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
     """The tensors of a saved model, and the arguments of `create_model` that it was built with."""
     file = read_tensors(path)
     if file.metadata.get("format") != FORMAT:
-        if Path(path).name == MODEL and Path(path).with_name(CONFIG).is_file():
-            folder = Path(path).parent
+        folder, config = Path(path).parent, Path(path).with_name(CONFIG)
+        if Path(path).name == MODEL and config.is_file() and _read_format(config) != FORMAT:
             raise ValueError(
                 f"{folder} must be of save_pretrained of a model of cacseg; it is of another library's. Load it there "
                 "(smp.from_pretrained, from_pretrained of transformers) and pass it to cacseg.convert, with "
