@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -278,9 +277,10 @@ def _read_scale(scale: Scale | str | None) -> Scale | None:
     if scale is None or scale == "own":
         return None
     sides = [] if isinstance(scale, str) or not isinstance(scale, Sequence) else list(scale)
-    if len(sides) != 2 or not all(isinstance(side, Integral) and side >= 1 for side in sides):
+    whole = [int(side) for side in sides if isinstance(side, int | np.integer) and side >= 1]
+    if len(sides) != 2 or len(whole) != 2:
         raise ValueError(
             f"scale must be the longest and the shortest side that images may have, in pixels, such as (2048, 512), or "
             f"'own'; got {scale!r}."
         )
-    return int(max(sides)), int(min(sides))
+    return max(whole), min(whole)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,7 +92,7 @@ def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> No
 def _is_colour(colour: Any) -> bool:
     values = list(colour) if isinstance(colour, Iterable) else []
     return len(values) == 3 and all(
-        isinstance(value, Integral) and not isinstance(value, bool) and 0 <= value <= 255 for value in values
+        isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value <= 255 for value in values
     )
 
 
