@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
-from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.device import (
+    autocast,
+    check_memory,
+    choose_device,
+    choose_precision,
+    explain_memory,
+    is_out_of_memory,
+)
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
@@ -33,7 +40,7 @@ class TorchBackend:
         bands: of images, where a model of another library takes no red, green and blue.
         class_names, palette: None are the model's own.
         device: "auto", "cpu", "cuda", ...
-        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it and a CPU with AMX.
     """
 
     has_maps = True
@@ -178,10 +185,6 @@ class TorchBackend:
             yield logits_in(run(images))
 
         return logits
-
-
-def choose_precision(device: torch.device) -> str:
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def logits_in(output: Any) -> Float[Tensor, "b n h w"]:
