@@ -92,7 +92,7 @@ browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debia
 gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
-bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
+bench: $(SETUP)  ## time and memory of classifier and loss against the plain ones
 	$(BIN)/cacseg bench loss --device cpu --batch 2
 
 $(DOCS)/.installed: Makefile constraints.txt
