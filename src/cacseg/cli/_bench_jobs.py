@@ -31,7 +31,7 @@ def train(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Time `cacseg train` on files, beside a PyTorch loop.
+    """Time `cacseg train` on files against a PyTorch loop.
 
     \b
     cacseg bench train                                                on generated files
@@ -96,7 +96,7 @@ def predict(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Time `cacseg predict` on files, beside a PyTorch loop.
+    """Time `cacseg predict` on files against a PyTorch loop.
 
     \b
     cacseg bench predict                                              on generated files
