@@ -50,7 +50,7 @@ class Predictor:
         keep: MiB of features that tiles keep from the pass that makes the classifier; others are computed twice.
         inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
         device: "auto", "cpu", "cuda", "cuda:1", ...
-        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it and a CPU with AMX, else fp32.
         max_pixels: of an image file, which is decoded whole; one with more is refused before that.
     """
 

@@ -40,6 +40,9 @@ Flip = Annotated[bool, typer.Option("--flip", help="Average probabilities with t
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
 MODEL = "The folder of a run, a .safetensors file, or a name on the Hugging Face Hub."
 Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
+AutoPrecision = Annotated[
+    str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it and a CPU with AMX, else fp32.")
+]
 Batch = Annotated[int, typer.Option(min=1, help="Images of one size in a batch.")]
 Workers = Annotated[
     int,

@@ -72,9 +72,7 @@ def predict(
     multi_scale: options.MultiScale = False,
     flip: options.Flip = False,
     device: options.Device = "auto",
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it, else fp32.")
-    ] = "auto",
+    precision: options.AutoPrecision = "auto",
     batch: Annotated[
         int | None,
         typer.Option(

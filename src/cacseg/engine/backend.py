@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from cacseg._checks import check_normalisation
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
-from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.device import (
+    autocast,
+    check_memory,
+    choose_device,
+    choose_precision,
+    explain_memory,
+    is_out_of_memory,
+)
 from cacseg.engine.foreign import REFUSALS, find_logits, find_multiple, padded_logits
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
@@ -37,7 +44,7 @@ class TorchBackend:
         bands: of images, where a model of another library takes no red, green and blue.
         class_names, palette: None are the model's own.
         device: "auto", "cpu", "cuda", ...
-        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it and a CPU with AMX.
     """
 
     has_maps = True
@@ -193,14 +200,10 @@ class TorchBackend:
             except REFUSALS as error:
                 if is_out_of_memory(error):
                     raise
-                self._multiple, _ = find_multiple(run, images.shape[1], self.device, images.dtype)
+                self._multiple, _ = find_multiple(run, images.shape[1], self.device, dtype=images.dtype)
                 if self._multiple == 1:
                     raise
         return padded_logits(run, images, self._multiple)
-
-
-def choose_precision(device: torch.device) -> str:
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 def confidence_and_entropy(

@@ -32,7 +32,7 @@ def find_logits(output: Any) -> Tensor:
 
 
 def find_multiple(
-    run: Callable[..., Any], channels: int, device: torch.device, dtype: torch.dtype = torch.float32
+    run: Callable[..., Any], channels: int, device: torch.device, *, dtype: torch.dtype = torch.float32
 ) -> tuple[int, int]:
     """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
     error: Exception | None = None

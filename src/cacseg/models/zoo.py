@@ -121,8 +121,8 @@ def create_model(
         in_channels: channels of the images.
         bands: number of bands, for images in the units of their files (16 bits, floats). `mean` and `std` are then in
             these units, by default 0 and 1. Sets `in_channels`; pretrained first layers are adapted as timm does.
-        head_channels: channels d of the features that the classifier reads; the paper's models have 512. For a small
-            backbone 128 is enough, at a fraction of the time.
+        head_channels: channels d of the features that the classifier reads; the paper's models have 512. Fewer need
+            less memory.
         pretrained: whether timm downloads weights for the backbone.
         backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
             metadata may state the padding, mean and std that go with them.
