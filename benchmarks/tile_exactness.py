@@ -19,7 +19,7 @@ from cacseg.bench.compare import describe_machine
 from cacseg.engine.device import choose_device
 from cacseg.engine.inference import Tiling, normalise_views, view_image
 from cacseg.engine.tiled import tiled_networks
-from cacseg.predictor import as_image
+from cacseg.runtime.images import as_image
 
 HEADS = ("fcn", "deeplabv3plus", "ocrnet", "upernet")
 

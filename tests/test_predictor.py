@@ -41,7 +41,7 @@ def logits_of(model, pixels, plain=False):
 
 
 def test_a_result_is_what_the_model_says(model, pixels):
-    result = model.predict(pixels)
+    result = model.predict(pixels, precision="fp32")
     logits = logits_of(model, pixels)
     probabilities = logits.softmax(0)
     assert np.array_equal(result.mask, logits.argmax(0))
@@ -296,7 +296,8 @@ def test_a_binary_model(pixels):
     torch.manual_seed(0)
     network = nn.Conv2d(3, 1, 1)
     names = ["background", "foreground"]
-    result = cacseg.Predictor(network, mean=[0.0] * 3, std=[1.0] * 3, class_names=names, device="cpu")(pixels)
+    how = {"mean": [0.0] * 3, "std": [1.0] * 3, "class_names": names, "device": "cpu", "precision": "fp32"}
+    result = cacseg.Predictor(network, **how)(pixels)
     with torch.no_grad():
         logit = network(torch.from_numpy(pixels.transpose(2, 0, 1)[None] / 255.0).float())[0, 0]
     assert np.array_equal(result.mask, logit.numpy() > 0)

@@ -38,7 +38,8 @@ def test_the_predictor_shows_images_of_any_size_as_an_exported_file_does(name, m
     """Padded where the model needs it: the mean colour below and to the right counts in the context."""
     model = cacseg.convert(build(name)).eval()
     pixels = np.random.default_rng(0).integers(0, 256, (101, 150, 3), np.uint8)
-    result = cacseg.Predictor(model, mean=MEAN, std=STD, class_names=list("abcde"), device="cpu")(pixels)
+    how = {"mean": MEAN, "std": STD, "class_names": list("abcde"), "device": "cpu", "precision": "fp32"}
+    result = cacseg.Predictor(model, **how)(pixels)
     for classifier, mask in (("context", result.mask), ("plain", result.plain)):
         described = Description(
             5, None, None, MEAN, STD, None, True, "classes", "input", classifier, *[None] * 3, "fp32"

@@ -30,7 +30,6 @@ from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel, evaluating
 from cacseg.presets import or_default
 from cacseg.runtime.backend import Answer, Context, Scale, name_classes
-from cacseg.runtime.result import Bytes
 
 
 class TorchBackend:
@@ -213,14 +212,3 @@ def confidence_and_entropy(
     probabilities = scores.softmax(0) if are_logits else scores
     entropy = torch.special.entr(probabilities).sum(0) / math.log(max(2, scores.shape[0]))
     return probabilities.amax(0), entropy
-
-
-def to_pixels(image: Tensor) -> Bytes:
-    """A tensor [3, H, W] (or [1, H, W]) of bytes, or of values from 0 to 1, as an image [H, W, c]."""
-    if image.ndim != 3 or image.shape[0] not in (1, 3, 4):
-        remedy = " Pass several as a list: list(images)." if image.ndim == 4 else ""
-        if image.ndim == 3 and image.shape[2] in (1, 3, 4):
-            remedy = " Put channels first: image.permute(2, 0, 1)."
-        raise ValueError(f"a tensor must be an image [3, H, W]; got {tuple(image.shape)}.{remedy}")
-    image = image.detach().cpu().permute(1, 2, 0)
-    return np.ascontiguousarray((image.float() if image.is_floating_point() else image).numpy())  # numpy has no bf16
