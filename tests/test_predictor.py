@@ -56,6 +56,22 @@ def test_a_result_is_what_the_model_says(model, pixels):
     assert all(shares[name] == (result.mask == NAMES.index(name)).mean() for name in shares)
 
 
+def test_bfloat16_on_a_cpu(model, pixels, tmp_path):
+    exact = model.predict(pixels, device="cpu", precision="fp32")
+    model.save(tmp_path / "model.safetensors")
+    for given in (model, tmp_path / "model.safetensors"):
+        predictor = cacseg.Predictor(given, device="cpu", precision="bf16")
+        found = predictor(pixels)
+        assert not np.array_equal(found.confidence, exact.confidence)
+        assert np.allclose(found.confidence, exact.confidence, atol=0.02)
+    predictor.backend.model.save(tmp_path / "again.safetensors")
+    again = cacseg.load(tmp_path / "again.safetensors").state_dict()
+    assert all(torch.equal(value, again[name]) for name, value in model.state_dict().items())
+    assert all(one.is_contiguous() for one in model.parameters())  # what the caller holds is left as it is
+    fast = torch.cpu._is_amx_tile_supported()
+    assert cacseg.Predictor(model, device="cpu").backend.precision == ("bf16" if fast else "fp32")
+
+
 def test_everything_that_holds_an_image(model, pixels, tmp_path):
     path = tmp_path / "photo.png"
     Image.fromarray(pixels).save(path)

@@ -92,6 +92,7 @@ class Predictor:
         from cacseg.models import load
         from cacseg.recipes.protocol import data_of_run
 
+        is_ours = isinstance(model, str | Path)
         if isinstance(model, str | Path):
             model = load(model)
         if not isinstance(model, nn.Module):
@@ -106,7 +107,7 @@ class Predictor:
         if run is not None:
             scale = run.val_scale if scale is None else scale
             inference = Inference(run.window, run.stride) if inference is None else inference
-        self.backend = TorchBackend(
+        backend = self.backend = TorchBackend(
             model,
             mean=mean,
             std=std,
@@ -118,6 +119,8 @@ class Predictor:
             device=device,
             precision=precision,
         )
+        if is_ours:  # nobody else sees its weights in another layout
+            model.to(memory_format=backend.layout)  # type: ignore[call-overload]
 
     @overload
     def __call__(self, images: list[Any], *, batch: int | None = None) -> list[Result]: ...

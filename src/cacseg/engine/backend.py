@@ -95,6 +95,9 @@ class TorchBackend:
         # Two on a GPU: while one waits for its masks, the other starts the next images.
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
+        # Products of bfloat16 on a CPU want channels last: in the other order maps are copied before each.
+        is_amx = self.device.type == "cpu" and self.precision == "bf16"
+        self.layout = torch.channels_last if is_amx else torch.contiguous_format
         self._multiple = 1  # of the sides of images, where a model of another library needs one
         self._carried: CarriedContext | None = None
 
@@ -141,6 +144,7 @@ class TorchBackend:
         if comes_in_parts(self.inference, views[0][0], size):
             return [self._predict_parts(view, maps, plain) for (view,) in views]
         shown = normalise_views(views, self.mean, self.std, self.dtype, self.device)
+        shown = [one.contiguous(memory_format=self.layout) for one in shown]
         with autocast(self.device, self.precision):
             scores = next(predict_each(self._networks(plain), shown, size, self.inference))
         if scores.shape[1] == 1:  # binary: one logit for each pixel, of background and foreground
