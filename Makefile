@@ -1,5 +1,5 @@
 # make demo   a first look: train and score a small model with both classifiers on generated scenes
-# make test   a virtual environment with pinned packages, then lint, types, layers and tests
+# make test   a virtual environment with pinned packages, then everything that CI runs
 # make browser   a Chromium for the tests of web pages, which are skipped where there is none
 # Every target sets up what it needs; nothing has to be installed before but Python >= 3.11 and make.
 
@@ -92,7 +92,7 @@ browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debia
 gpu: $(SETUP)  ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
-bench: $(SETUP)  ## time and memory of classifier and loss beside the plain ones
+bench: $(SETUP)  ## time and memory of classifier and loss against the plain ones
 	$(BIN)/cacseg bench loss --device cpu --batch 2
 
 $(DOCS)/.installed: Makefile constraints.txt

@@ -214,3 +214,16 @@ def small_swin(classifier=None, **arguments):
     backbone = Backbone(Swin(net), "small", (8, 16, 32, 64))
     head = UPerNet((8, 16, 32, 64), 8)
     return SegmentationModel(backbone, head, classifier or PlainClassifier(8, N), **arguments)
+
+
+class Refuses(nn.Module):
+    """A network that takes images of multiples alone."""
+
+    def __init__(self, multiple):
+        super().__init__()
+        self.multiple, self.conv = multiple, nn.Conv2d(3, 4, 1)
+
+    def forward(self, images):
+        if any(side % self.multiple for side in images.shape[2:]):
+            raise RuntimeError(f"wrong size {tuple(images.shape)}")
+        return self.conv(images)

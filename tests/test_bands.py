@@ -306,13 +306,26 @@ def test_a_run_keeps_its_bands_and_predicts_with_them(folders, trained, kind, ba
     empty = np.isnan(sample.image).any(2)
     expected[empty] = 255
     images_folder = folders / kind / "images/val"
-    assert command("predict", trained / kind, images_folder, "-o", tmp_path / "out", "--format", "geojson").code == 0
+    assert (
+        command(
+            "predict",
+            trained / kind,
+            images_folder,
+            "-o",
+            tmp_path / "out",
+            "--format",
+            "geojson",
+            "--precision",
+            "fp32",
+        ).code
+        == 0
+    )
     written = json.loads((tmp_path / "out/geojson/0.geojson").read_text())
     assert ("longitude" in written["coordinates"]) == (kind == "geo")
     mask = np.array(Image.open(tmp_path / "out/masks/0.png"))
     assert (mask == expected).mean() > 0.999
     np.testing.assert_array_equal(mask == 255, empty)
-    result = cacseg.Predictor(trained / kind, device="cpu")(sample.image)
+    result = cacseg.Predictor(trained / kind, device="cpu", precision="fp32")(sample.image)
     np.testing.assert_array_equal(result.mask, mask)
     assert sum(result.classes.values()) == pytest.approx(1.0 - empty.mean())
     assert result.overlay().size == (SIZE, SIZE)
@@ -536,7 +549,7 @@ def test_a_converted_model_of_bands_predicts(folders):
     sample = open_data("folder", folders / "geo", "val", bands=4).read(0)
     how = {"mean": [300.0] * 4, "std": [200.0] * 4, "class_names": ["field", "roof"], "device": "cpu"}
     model = converted()
-    result = cacseg.Predictor(model, bands=4, **how)(sample.image)
+    result = cacseg.Predictor(model, bands=4, precision="fp32", **how)(sample.image)
     normal = np.nan_to_num((sample.image - 300.0) / np.float32(200.0), nan=0.0)
     with torch.no_grad():
         expected = model(torch.from_numpy(normal).permute(2, 0, 1)[None])[0].argmax(0).numpy()
@@ -557,7 +570,7 @@ def test_a_converted_model_of_bands_exports(folders, tmp_path):
     how = {"mean": [300.0] * 4, "std": [200.0] * 4, "bands": 4, "class_names": ["field", "roof"]}
     model = converted()
     cacseg.export(model, tmp_path / "model.onnx", **how)
-    ours = cacseg.Predictor(model, device="cpu", **how)(sample.image).mask
+    ours = cacseg.Predictor(model, device="cpu", precision="fp32", **how)(sample.image).mask
     assert (cacseg.Predictor(tmp_path / "model.onnx")(sample.image).mask == ours).mean() > 0.999
     with pytest.raises(ValueError, match="3 bands; got 4"):
         cacseg.export(model, tmp_path / "other.onnx", **{**how, "bands": 3})

@@ -167,6 +167,11 @@ def test_the_presets_in_the_docs_are_complete():
         assert f"`{argument}`" in TEXTS["docs/method.md"]
 
 
+def test_every_public_name_is_on_the_api_page():
+    for name in cacseg.__all__:
+        assert re.search(rf"^::: cacseg\.{name}\b", TEXTS["docs/api.md"], re.MULTILINE), name
+
+
 def test_the_variants_in_the_docs_are_complete():
     assert set(re.findall(r"^\| ((?:loss|kl|cosine|design)_\S+) \|", TEXTS["docs/paper.md"], re.M)) == set(VARIANTS)
 

@@ -56,7 +56,7 @@ def prose(page):
     text = (ROOT / page).read_text()
     for part in (r"<!-- (\w+): made by.*?<!-- /\1 -->", r"```.*?```", r"`[^`]*`", r"\]\([^)]*\)"):
         text = re.sub(part, " ", text, flags=re.DOTALL)
-    return re.sub(r"(torch|Python >=|Apache-|CC BY-NC) ?\d+\.\d+", " ", text)
+    return re.sub(r"(torch|Python( >=)?|Apache-|CC BY-NC) ?\d+\.\d+", " ", text)
 
 
 def made(page):

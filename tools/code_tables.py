@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typer.main import get_command
+
 from cacseg.adapters.supported import as_markdown
+from cacseg.cli import app
 from cacseg.data import DATA_SETS
 from cacseg.data.class_list import builtin_classes
 from cacseg.data.layouts import OWN
@@ -26,6 +29,14 @@ def protocols() -> list[str]:
         if data.window is not None and data.stride is not None:
             windows = f"{data.window[0]}x{data.window[1]}, stride {data.stride[0]}x{data.stride[1]}"
         rows.append(f"| `{name}` | {data.val_scale[0]}, {data.val_scale[1]} | {windows} |")
+    return rows
+
+
+def commands() -> list[str]:
+    """Each command and the first line of its help."""
+    rows = ["| command | what |", "|---|---|"]
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
+        rows.append(f"| `cacseg {name}` | {command.help.strip().splitlines()[0].strip()} |")
     return rows
 
 

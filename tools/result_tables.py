@@ -106,15 +106,16 @@ def readme_table() -> list[str]:
         lines = averaged(runs, "overlap", "mean_iou", CELL)
         alone = {data[one.data]: one for one in lines[lines["arm"] == "tuned"].itertuples()}
         for row in gains(runs, data, arms):
-            beside = plus_minus(alone[row[0]].difference, alone[row[0]].difference_error, "+")
-            rows.append([row[0], *row[2:], beside])
+            minus = plus_minus(alone[row[0]].difference, alone[row[0]].difference_error, "+")
+            rows.append([row[0], *row[2:], minus])
     shown = [row for row in rows if row[0] in (KEPT_ASIDE["city"], KEPT_ASIDE["ccp"], "CamVid", "MSRC-21")]
-    header = ["data", "steps", "plain", "plain with the soft-Jaccard loss", "context-aware", "beside that loss alone"]
+    header = ["data", "steps", "plain", "plain with the soft-Jaccard loss (minus plain)", "context-aware (minus plain)"]
+    header.append("context-aware minus plain with that loss")
     return markdown_table(header, shown)
 
 
 def balance_table() -> list[str]:
-    """`data.balance` beside plain and `tuned`, where the comparison had it: all classes, and the rare ones."""
+    """`data.balance` with plain and `tuned`, where the comparison had it: all classes, and the rare ones."""
     arms = ("plain", "plain_balance", "tuned", "tuned_balance")
     whole = averaged(shipped(), "plain", "mean_iou", CELL).assign(group="all classes")
     groups = averaged(grouped_classes(own(compared("classes"))), "plain", "iou", [*CELL, "group"])
@@ -157,7 +158,7 @@ def class_table() -> list[str]:
 
 
 def adapting_table() -> list[str]:
-    """`tuned` beside arms that share its losses and do not adapt, paired by seed."""
+    """`tuned` minus arms that share its losses and do not adapt, paired by seed."""
     both = pd.concat([kept_aside(), shipped(), scenes()])
     against = {}
     for base in ("overlap", "unadapted"):
@@ -170,7 +171,7 @@ def adapting_table() -> list[str]:
         [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
         for (data, model, steps), found in against.items()
     ]
-    return markdown_table(["mIoU of `tuned` beside", *titles(("overlap", "unadapted"))], rows)
+    return markdown_table(["mIoU of `tuned` minus that of", *titles(("overlap", "unadapted"))], rows)
 
 
 def ablation(name: str) -> list[str]:
@@ -179,7 +180,7 @@ def ablation(name: str) -> list[str]:
 
 
 def heads() -> list[str]:
-    """Time beside the first head's, of runs that shared one GPU."""
+    """Time over the first head's, of runs that shared one GPU."""
     rows = pd.read_csv(RECORDS / "heads.csv")
     shown = rows.pivot_table(index="arm", columns="data", values=["mean_iou", "peak_mib", "seconds"], sort=False)
     seconds = shown["seconds"] / shown["seconds"].loc["deeplabv3plus"]

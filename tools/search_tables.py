@@ -23,7 +23,7 @@ def search() -> pd.DataFrame:
 
 
 def counted() -> pd.DataFrame:
-    """`tuned` beside plain in each setting of FCN and DeepLabV3+ on photographs: one line a setting."""
+    """`tuned` minus plain in each setting of FCN and DeepLabV3+ on photographs: one line a setting."""
     rows = search()
     rows = rows[
         rows["arm"].isin(("plain", "tuned")) & ~rows["model"].isin((EVERY, UPERNET)) & (rows["data"] != "scenes")
@@ -50,9 +50,9 @@ def search_table() -> list[str]:
 
 
 def long_table() -> list[str]:
-    """FCN trained longest, `tuned` beside plain, with the first block of each stage dilated and with every block.
+    """FCN trained longest, `tuned` against plain, with the first block of each stage dilated and with every block.
 
-    The third column is beside the first.
+    The third column is minus the first.
     """
     rows = search()
     rows = rows[rows["model"].isin((FIRST, EVERY)) & (rows["optimiser"] == "adamw")]

@@ -39,6 +39,7 @@ PAGES: dict[str, dict[str, Table]] = {
         "jobs": times.jobs,
         "cores": times.core_times,
     },
+    "docs/cli.md": {"list": code.commands},
     "docs/convert.md": {"supported": code.supported},
     "docs/evaluation.md": {"protocols": code.protocols},
     "docs/models.md": {"blocks": times.blocks, "dilated": times.dilated_times},

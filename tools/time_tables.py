@@ -18,7 +18,7 @@ def timed(name: str) -> Any:
 
 
 def cost(rows: dict[str, Any], name: str) -> str:
-    """A row's time beside plain, and its memory where that was measured."""
+    """A row's time over that of plain, and its memory where that was measured."""
     row = rows[name]
     if name == "plain":
         return f"{row['time_ms']:.1f} ms" + ("" if row["memory_mib"] is None else f", {row['memory_mib']:.0f} MiB")
@@ -38,7 +38,7 @@ def readme_table() -> list[str]:
         ["inference, bfloat16, one image, CUDA graph", *(cost(entry["rows"], name) for name in ("plain", "context"))]
     )
     rows[-1].insert(2, "")
-    return markdown_table(["", "plain", "plain, `upsampled_cross_entropy`", "context-aware"], rows)
+    return markdown_table(["time, memory", "plain", "plain, `upsampled_cross_entropy`", "context-aware"], rows)
 
 
 def core_times() -> list[str]:
@@ -50,7 +50,7 @@ def core_times() -> list[str]:
         rows.append(
             [place, *(cost(found, name) if name in found else "" for name in ("plain", OURS, "tuned", "released"))]
         )
-    return markdown_table(["two cores", "plain", OURS, "`tuned`", "`released`"], rows)
+    return markdown_table(["two cores: time, memory", "plain", OURS, "`tuned`", "`released`"], rows)
 
 
 def loss_times() -> list[str]:
@@ -70,7 +70,9 @@ def step_times() -> list[str]:
     for entry in timed("h200_step"):
         title = f"{entry['dtype']}{'' if entry['auxiliary'] else ', no auxiliary head'}"
         rows.append([title, *(cost(entry["rows"], name) for name in ("plain", OURS, "context"))])
-    return markdown_table(["", "plain", "plain, `upsampled_cross_entropy`", "context-aware (`tuned`)"], rows)
+    return markdown_table(
+        ["time, memory", "plain", "plain, `upsampled_cross_entropy`", "context-aware (`tuned`)"], rows
+    )
 
 
 def inference_times() -> list[str]:
@@ -80,7 +82,9 @@ def inference_times() -> list[str]:
         rates = [f"{1e3 / both[name]['time_ms']:.1f}" for name in ("plain", "context")]
         title = f"{entry['size']}, {modes[entry['mode']]}"
         rows.append([title, *rates, *(cost(both, name) for name in ("plain", "context"))])
-    return markdown_table(["size, mode", "plain, fps", "context, fps", "plain", "context"], rows)
+    return markdown_table(
+        ["size, mode", "plain, fps", "context, fps", "plain: time, memory", "context: time, memory"], rows
+    )
 
 
 def onnx_times() -> list[str]:
@@ -92,7 +96,7 @@ def onnx_times() -> list[str]:
         quartiles = both["context"].get("time_ratio_quartiles", ())  # older records have none
         half = " to ".join(f"{one:.3f}x" for one in quartiles)
         rows.append([title, *(cost(both, name) for name in ("plain", "context")), half])
-    return markdown_table(["model", "plain", "context", "middle half of the rounds"], rows)
+    return markdown_table(["model", "plain: time, memory", "context", "middle half of the rounds"], rows)
 
 
 def differences(found: Any) -> list[str]:

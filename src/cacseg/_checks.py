@@ -6,7 +6,7 @@ import difflib
 import numbers
 import operator
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor
@@ -86,6 +86,29 @@ def check_numbers(name: str, values: Sequence[float]) -> None:
         fits = False
     if not fits:
         raise TypeError(f"{name} must be a list of numbers; got {values!r}.")
+
+
+def check_normalisation(
+    mean: Sequence[float], std: Sequence[float], channels: int, *, are_bands: bool
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std as Python's numbers, one for each channel: of pixels in [0, 1], or of bands in their own units."""
+    check_numbers("mean", mean)
+    check_numbers("std", std)
+    means, stds = tuple(map(float, mean)), tuple(map(float, std))
+    if len(means) != channels or len(stds) != channels:
+        other = f" Of images that are not red, green and blue pass bands={len(means)}, to create_model for its models."
+        raise ValueError(
+            f"mean and std must be one number for each of {channels} {'bands' if are_bands else 'channels'}; got "
+            f"{len(means)} and {len(stds)}.{'' if are_bands else other}"
+        )
+    if not all(map(isfinite, (*means, *stds))) or min(stds) <= 0.0:
+        raise ValueError(f"mean must be finite, and std finite and positive; got mean {means} and std {stds}.")
+    if not are_bands and max(*means, *stds) > 1.0:
+        raise ValueError(
+            f"mean and std must be of pixels in [0, 1]; got mean {means} and std {stds}, as of pixels in 0..255. "
+            "Divide them by 255."
+        )
+    return means, stds
 
 
 def is_number(value: object, *, scalars: bool = False) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
 
 from cacseg.runtime.backend import Answer, Backend, Scale
 from cacseg.runtime.bands import Pixels, as_picture, without_data
 from cacseg.runtime.decode import MAX_PIXELS
 from cacseg.runtime.images import as_image
-from cacseg.runtime.onnx_file import OnnxBackend
+from cacseg.runtime.onnx_file import OnnxBackend, is_onnx
 from cacseg.runtime.prefetch import batch_by_key, prefetch
 from cacseg.runtime.result import Bytes, Result
 from cacseg.runtime.video import open_frames
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from cacseg.engine.inference import Inference
 
 READERS = 2  # threads that read files ahead
+# Of an image of a list, the most special first.
+ERRORS = (FileNotFoundError, IsADirectoryError, OSError, TypeError, ValueError, MemoryError, RuntimeError)
 
 
 class Predictor:
@@ -42,7 +47,7 @@ class Predictor:
         keep: MiB of features that tiles keep from the pass that makes the classifier; others are computed twice.
         inference: windows, several scales, flips (`cacseg.engine.inference.Inference`); None: as the run was validated.
         device: "auto", "cpu", "cuda", "cuda:1", ...
-        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it, else fp32.
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it and a CPU with AMX, else fp32.
         max_pixels: of an image file, which is decoded whole; one with more is refused before that.
     """
 
@@ -67,7 +72,11 @@ class Predictor:
     ) -> None:
         self.backend: Backend
         self.max_pixels = max_pixels
-        if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
+        if tile is None and (overlap, tile_context, keep) != (128, "image", 1024):
+            raise ValueError(
+                "overlap, tile_context and keep belong to tile; got tile=None. Pass tile=1024 too, or leave them out."
+            )
+        if isinstance(model, str | Path) and is_onnx(model):
             if inference is not None or tile is not None or precision not in ("auto", "fp32"):
                 raise ValueError("an .onnx file shows images as it was exported to, in the precision it was given.")
             if mean is not None or std is not None or bands is not None:
@@ -76,13 +85,19 @@ class Predictor:
             if scale is not None:
                 self.backend.scale = _read_scale(scale)
             return
+        from torch import nn
+
         from cacseg.engine.backend import TorchBackend
         from cacseg.engine.inference import Inference, Tiling
         from cacseg.models import load
         from cacseg.recipes.protocol import data_of_run
 
+        is_ours = isinstance(model, str | Path)
         if isinstance(model, str | Path):
             model = load(model)
+        if not isinstance(model, nn.Module):
+            what = "a path, a name on the Hugging Face Hub or an nn.Module"
+            raise TypeError(f"model must be {what}; got {type(model).__name__}.")
         if tile is not None:
             if inference is not None:
                 raise ValueError("tile belongs into the given inference (tiling=Tiling(...)). Leave one out.")
@@ -92,7 +107,7 @@ class Predictor:
         if run is not None:
             scale = run.val_scale if scale is None else scale
             inference = Inference(run.window, run.stride) if inference is None else inference
-        self.backend = TorchBackend(
+        backend = self.backend = TorchBackend(
             model,
             mean=mean,
             std=std,
@@ -104,6 +119,8 @@ class Predictor:
             device=device,
             precision=precision,
         )
+        if is_ours:  # nobody else sees its weights in another layout
+            model.to(memory_format=backend.layout)  # type: ignore[call-overload]
 
     @overload
     def __call__(self, images: list[Any], *, batch: int | None = None) -> list[Result]: ...
@@ -115,25 +132,31 @@ class Predictor:
         Up to `batch` images of one size run together; None: 4 on a GPU, 1 on a CPU, where that is faster.
 
         An image is a path, a picture of Pillow's, an array [H, W, 3] or [H, W], or a tensor [3, H, W]; numbers are
-        bytes, or from 0 to 1 in floating point; of a model of bands as many channels as it has, in their own units. A
-        list may mix them, and sizes.
+        bytes, 16 bits (uint16, of which the upper 8 count), bool, or from 0 to 1 in floating point; of a model of bands
+        as many channels as it has, in their own units. A list may mix them, and sizes.
         """
         if not isinstance(images, list | tuple):
-            return next(self._predict([images], 1))[1]
-        found = dict(self._predict(images, batch or self.backend.batch))
+            return next(self._predict([images], 1, is_list=False))[1]
+        found = dict(self._predict(images, self.backend.batch if batch is None else batch, is_list=True))
         return [found[place] for place in range(len(images))]
 
-    def _predict(self, images: Sequence[Any], batch: int) -> Iterator[tuple[int, Result]]:
+    def _predict(self, images: Sequence[Any], batch: int, *, is_list: bool) -> Iterator[tuple[int, Result]]:
+        def naming(places: Sequence[int]) -> AbstractContextManager[None]:
+            return _naming(images, places) if is_list else nullcontext()
+
         def read(place: int) -> tuple[int, Pixels, Any]:
-            image = as_image(images[place], self.backend.bands, self.max_pixels)
-            return place, image, self.backend.view(image)
+            with naming([place]):
+                image = as_image(images[place], self.backend.bands, self.max_pixels)
+                return place, image, self.backend.view(image)
 
         loaded = prefetch(read, range(len(images)), READERS if len(images) > 1 else 0)
         for group in batch_by_key(loaded, lambda one: one[1].shape, batch):
+            state = self.backend.state()
             views, size = [view for _, _, view in group], (group[0][1].shape[0], group[0][1].shape[1])
-            answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
+            with naming([place for place, _, _ in group]):
+                answers = self.backend.predict(views, size, maps=self.backend.has_maps, plain=False)
             for (place, image, view), answer in zip(group, answers, strict=True):
-                yield place, self._result(image, view, answer)
+                yield place, self._result(image, view, answer, state)
 
     def stream(self, frames: Iterable[Any] | str | Path, *, carry: float = 0.0) -> Iterator[Result]:
         """The results of frames in their order, each as soon as it is there.
@@ -150,24 +173,49 @@ class Predictor:
 
     def _stream(self, backend: Backend, images: Iterable[Pixels]) -> Iterator[Result]:
         for image in images:
-            view = backend.view(image)
+            view, state = backend.view(image), backend.state()
             size = (image.shape[0], image.shape[1])
             (answer,) = backend.predict([view], size, maps=backend.has_maps, plain=False)
-            yield self._result(image, view, answer)
+            yield self._result(image, view, answer, state)
 
-    def _result(self, image: Pixels, view: Any, answer: Answer) -> Result:
-        plain = partial(self._predict_plain, view, image)
+    def _result(self, image: Pixels, view: Any, answer: Answer, state: int) -> Result:
+        plain = partial(self._predict_plain, view, image, state)
         answer = answer._replace(mask=without_data(answer.mask, image))
         return Result(as_picture(image), *answer, *self.backend.classes, plain)
 
-    def _predict_plain(self, view: Any, image: Pixels) -> Bytes:
+    def _predict_plain(self, view: Any, image: Pixels, state: int) -> Bytes:
+        if self.backend.state() != state:
+            raise ValueError(
+                "plain is computed by the model as it was when the image was predicted; its weights have changed, or "
+                "were moved, since. Ask for result.plain before that, or predict the image again."
+            )
         size = image.shape[0], image.shape[1]
         return without_data(self.backend.predict([view], size, maps=False, plain=True)[0].mask, image)
+
+
+@contextmanager
+def _naming(images: Sequence[Any], places: Sequence[int]) -> Iterator[None]:
+    """Errors say which images of a list they are of."""
+    try:
+        yield
+    except ERRORS as error:
+        kind = next(one for one in ERRORS if isinstance(error, one))
+        paths = {place: str(images[place]) for place in places if isinstance(images[place], str | Path)}
+        named = (
+            f"images[{place}]" + (f" ({paths[place]})" if paths.get(place, str(error)) not in str(error) else "")
+            for place in places
+        )
+        raise kind(f"{', '.join(named)}: {error}") from error
 
 
 def _read_scale(scale: Scale | str | None) -> Scale | None:
     if scale is None or scale == "own":
         return None
-    if isinstance(scale, str) or len(scale) != 2 or min(scale) < 1:
-        raise ValueError(f"scale must be a long and a short side, or 'own'; got {scale!r}.")
-    return max(scale), min(scale)
+    sides = [] if isinstance(scale, str) or not isinstance(scale, Sequence) else list(scale)
+    whole = [int(side) for side in sides if isinstance(side, int | np.integer) and side >= 1]
+    if len(sides) != 2 or len(whole) != 2:
+        raise ValueError(
+            f"scale must be the longest and the shortest side that images may have, in pixels, such as (2048, 512), or "
+            f"'own'; got {scale!r}."
+        )
+    return max(whole), min(whole)

@@ -224,6 +224,20 @@ def test_geojson_of_ordinary_images(place, tmp_path, capsys, monkeypatch):
     assert "coordinates was 'wgs84' and is now 'pixels'" in other.err
 
 
+@pytest.mark.parametrize("options", [("--overlap", 64), ("--tile-context", "tile"), ("--keep", 0)])
+def test_options_of_tiles_need_tiles(options, place, tmp_path, capsys, monkeypatch):
+    (tmp_path / "model.onnx").write_bytes(b"not read")
+    for model, words in (
+        (place / "model.safetensors", (options[0], "--tile 1024")),
+        (tmp_path / "model.onnx", ("own windows",)),
+    ):
+        arguments = ("predict", model, place / "photos", "-o", tmp_path / "out")
+        done = run(*arguments, *options, capsys=capsys, monkeypatch=monkeypatch)
+        assert done.code == 2
+        assert all(word in done.err for word in words)
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("tiles", [(), ("--tile", 64, "--overlap", 0)])
 def test_a_large_file_is_named(place, tmp_path, capsys, monkeypatch, tiles):
     monkeypatch.setattr(sys.modules["cacseg.cli.predict"], "LARGE", 40 * 50 - 1)
@@ -244,10 +258,9 @@ def test_who_raises_the_limit_gets_tiles(options, tiled, place, tmp_path, capsys
     monkeypatch.setattr(sys.modules["cacseg.cli._options"], "TILE", 32)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 100, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "wide.png")
-    arguments = (place / "model.safetensors", tmp_path / "wide.png", "--device", "cpu", "--overlap", 0, *options)
-    raised = run(
-        "predict", *arguments, "-o", tmp_path / "a", "--max-pixels", "1e9", capsys=capsys, monkeypatch=monkeypatch
-    )
+    arguments = (place / "model.safetensors", tmp_path / "wide.png", "--device", "cpu", *options)
+    more = ("--max-pixels", "1e9", *(("--overlap", 0) if tiled else ()))
+    raised = run("predict", *arguments, "-o", tmp_path / "a", *more, capsys=capsys, monkeypatch=monkeypatch)
     usual = run("predict", *arguments, "-o", tmp_path / "b", capsys=capsys, monkeypatch=monkeypatch)
     assert (raised.code, usual.code) == (0, 0)
     assert ("tiles of 32" in raised.err) == tiled

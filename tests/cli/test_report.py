@@ -141,7 +141,7 @@ def test_a_comparison_is_a_report_over_its_arms(runs, run, tmp_path):
     done = run("compare", tmp_path)
     assert done.code == 0, done.err
     assert done.out.splitlines()[-1] == str(tmp_path / "report.html")
-    assert "beside plain (1 seed: too few to tell)" in (tmp_path / "report.html").read_text()
+    assert "compared with plain (1 seed: too few to tell)" in (tmp_path / "report.html").read_text()
     (tmp_path / "report.html").unlink()
     assert run("compare", tmp_path, "--no-report").code == 0
     assert not (tmp_path / "report.html").exists()

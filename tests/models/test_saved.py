@@ -1,3 +1,4 @@
+import importlib
 import json
 
 import pytest
@@ -122,6 +123,30 @@ def test_files_that_are_no_model_are_refused(model, tmp_path):
     fewer = {name: value for name, value in tensors.items() if name != "classifier.bias"}
     with pytest.raises(ValueError, match=r"1 tensors are missing \['classifier.bias'\]"):
         cacseg.load(write("fewer.safetensors", fewer, metadata))
+
+
+def test_what_load_does_not_take_says_what_does(tmp_path):
+    for name, words in (
+        ("m.onnx", r"m\.onnx is an exported file.*cacseg\.Predictor\("),
+        ("M.ONNX", r"M\.ONNX is an exported file.*cacseg\.Predictor\("),
+        ("m.pt2", r"m\.pt2 is an exported program.*torch\.export\.load\("),
+    ):
+        (tmp_path / name).write_bytes(b"0123456789")
+        with pytest.raises(ValueError, match=words):
+            cacseg.load(tmp_path / name)
+        with pytest.raises(FileNotFoundError):
+            cacseg.load(tmp_path / "nowhere" / name)
+    for wrong in (None, torch.nn.Conv2d(1, 1, 1)):
+        with pytest.raises(TypeError, match=f"path.*{type(wrong).__name__}"):
+            cacseg.load(wrong)
+
+
+def test_the_folder_of_another_library_is_named(tmp_path):
+    smp = importlib.import_module("segmentation_models_pytorch")
+    network = smp.Unet("resnet18", encoder_weights=None, classes=3, encoder_depth=3, decoder_channels=(8, 8, 8))
+    network.save_pretrained(tmp_path / "mine")
+    with pytest.raises(ValueError, match=r"mine.*another library.*smp\.from_pretrained.*cacseg\.convert"):
+        cacseg.load(tmp_path / "mine")
 
 
 def test_what_was_changed_since_comes_back(tmp_path):

@@ -63,7 +63,7 @@ def test_one_run():
     assert MARK in page[:1000]
     assert "one &lt;run&gt;" in page
     assert "fcn &lt;small&gt;" in page
-    assert "+25.0" in page  # context beside plain
+    assert "+25.0" in page  # context minus plain
     charts = [attributes["aria-label"] for tag, attributes in tags.all if tag == "svg"]
     assert len(charts) == 3  # mIoU on validation images; two loss terms
     widths = re.findall(r"width:([\d.]+)%", page)

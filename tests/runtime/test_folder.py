@@ -47,7 +47,7 @@ def photos(tmp_path):
 
 
 def run(model, photos, out, options=None, overwrite=False, inference=None, **arguments):
-    backend = TorchBackend(model, palette=PALETTE, inference=inference or Inference(), device="cpu")
+    backend = TorchBackend(model, palette=PALETTE, inference=inference or Inference(), device="cpu", precision="fp32")
     with Journal(out, options or {"model": "m"}, overwrite=overwrite) as journal:
         return predict_files(backend, find_images([photos], out), journal, **{"workers": 2, **arguments})
 
@@ -358,7 +358,7 @@ def test_a_limit_of_pixels_that_is_given(model, photos, tmp_path):
 
 
 def test_an_image_that_is_gone_since_is_a_failure(model, photos, tmp_path):
-    backend = TorchBackend(model, palette=PALETTE, device="cpu")
+    backend = TorchBackend(model, palette=PALETTE, device="cpu", precision="fp32")
     inputs = find_images([photos])
     for _ in range(2):  # the second time it is in the journal
         with Journal(tmp_path / "out", {}) as journal:

@@ -39,6 +39,7 @@ from cacseg.runtime.journal import Journal
 Jobs = dict[str, Callable[[], float]]
 LOOP = "straightforward loop"
 MMSEG_LOOP = "that loop with mmsegmentation's transforms"
+FLOAT_LOOP = "that loop in float32"
 WARM_UP = 0.25  # of a round's steps or images, beside those that count
 
 
@@ -193,12 +194,12 @@ def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:
     return make_model(chosen, cast(SegmentationData, names), _ignore)
 
 
-def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, precision: str, batch: int, workers: int) -> Jobs:
-    """Masks of files by a loop, by `cacseg predict`, and by that with overlays beside the masks."""
+def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, batch: int, workers: int) -> Jobs:
+    """Masks of files by a loop, in float32 too, by `cacseg predict`, and by that with overlays beside the masks."""
     model, device, inputs = backend.model, backend.device, find_images(paths)
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (backend.mean, backend.std))
 
-    def loop() -> float:
+    def loop(precision: str) -> float:
         with TemporaryDirectory() as scratch, torch.inference_mode(), autocast(device, precision):
             started = time.perf_counter()
             for number, path in enumerate(paths):
@@ -216,8 +217,10 @@ def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, precision: str
                 raise ValueError(found.failed[0].reason)
             return len(paths) / (time.perf_counter() - started)
 
-    return {
-        LOOP: loop,
+    jobs: Jobs = {LOOP: partial(loop, backend.precision)}
+    if backend.precision != "fp32":
+        jobs[FLOAT_LOOP] = partial(loop, "fp32")
+    return jobs | {
         "cacseg predict, masks": lambda: ours(SaveOptions(overlays=False)),
         "cacseg predict, masks and overlays": lambda: ours(SaveOptions()),
     }

@@ -31,7 +31,7 @@ def train(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Time `cacseg train` on files, beside a PyTorch loop.
+    """Time `cacseg train` on files against a PyTorch loop.
 
     \b
     cacseg bench train                                                on generated files
@@ -86,7 +86,7 @@ def predict(
     classes: Classes = 19,
     images: Annotated[int, typer.Option(min=1, help="How many images at most.")] = 128,
     device: Device = "",
-    precision: options.Precision = "fp32",
+    precision: options.AutoPrecision = "auto",
     batch: Annotated[
         int | None,
         typer.Option(min=1, help="Images in a batch; what `cacseg predict` takes, by default.", show_default=False),
@@ -96,11 +96,11 @@ def predict(
     json_file: JsonFile = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Time `cacseg predict` on files, beside a PyTorch loop.
+    """Time `cacseg predict` on files against a PyTorch loop.
 
     \b
     cacseg bench predict                                              on generated files
-    cacseg bench predict photos --set model.name=fcn_mobilenetv2 --precision bf16
+    cacseg bench predict photos --set model.name=fcn_mobilenetv2 --precision fp32
 
     Images a second, files read and masks written.
     The loop opens an image with Pillow, runs the model on it and saves the mask, one image after the other.
@@ -121,20 +121,20 @@ def predict(
     place = choose_device(device or "auto")
     chosen = change(open_recipe(recipe)[1], read_changes(settings, None)).model
     torch.manual_seed(0)
-    backend = TorchBackend(random_model(chosen, classes), device=place, precision=precision)
+    backend = TorchBackend(random_model(chosen, classes).eval(), device=place, precision=precision)
     batch = batch or backend.batch
     with tempfile.TemporaryDirectory() as scratch, Progress(console=messages, transient=True) as bar:
         if not paths:
             write_generated(Path(scratch), images)
             paths = [f"{scratch}/ADEChallengeData2016/images"]
         files = [one.path for one in find_images(paths)][:images]
-        jobs = predict_jobs(backend, files, precision=precision, batch=batch, workers=workers)
+        jobs = predict_jobs(backend, files, batch=batch, workers=workers)
         task = bar.add_task("predicting", total=(rounds + 1) * len(jobs))
         compare_rates(jobs, 1, lambda: bar.advance(task))  # fills the file cache, chooses algorithms
         rates = compare_rates(jobs, rounds, lambda: bar.advance(task))
-    show_rates(f"prediction of {len(files)} images with {chosen.name} on {place}, {precision}", rates)
+    show_rates(f"prediction of {len(files)} images with {chosen.name} on {place}, {backend.precision}", rates)
     facts: dict[str, Any] = {"recipe": recipe, "settings": settings or [], "images": len(files), "rounds": rounds}
-    facts |= {"precision": precision, "batch": batch, "workers": workers}
+    facts |= {"precision": backend.precision, "batch": batch, "workers": workers}
     facts |= {"classes": classes, "cores": available_cores()}
     write_json(
         json_file, {**describe_machine(place), **facts, "rows": {name: one._asdict() for name, one in rates.items()}}

@@ -40,6 +40,9 @@ Flip = Annotated[bool, typer.Option("--flip", help="Average probabilities with t
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...; auto takes the best there is.")]
 MODEL = "The folder of a run, a .safetensors file, or a name on the Hugging Face Hub."
 Precision = Annotated[str, typer.Option(help="fp32, bf16 or fp16.")]
+AutoPrecision = Annotated[
+    str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it and a CPU with AMX, else fp32.")
+]
 Batch = Annotated[int, typer.Option(min=1, help="Images of one size in a batch.")]
 Workers = Annotated[
     int,
@@ -168,6 +171,12 @@ def parse_scale(text: str | None, usual: tuple[int, int] | None) -> tuple[int, i
     return max(long, short), min(long, short)
 
 
+def options_of_tiles(overlap: int, tile_context: str, keep: float) -> list[str]:
+    """Those that are given, which without tiles do nothing."""
+    given = {"--overlap": overlap != 128, "--tile-context": tile_context != "image", "--keep": keep != 1024}
+    return [name for name, is_given in given.items() if is_given]
+
+
 def make_inference(
     data: DataConfig | None,
     slide: str | None,
@@ -184,9 +193,11 @@ def make_inference(
     """What was asked for, else what the protocol of the data has."""
     from cacseg.engine.inference import MULTI_SCALE, Inference, Tiling
 
+    if tile is None and (names := options_of_tiles(overlap, tile_context, keep)):
+        raise ValueError(f"{', '.join(names)} must come with --tile. Give --tile {TILE} too, or leave it out.")
     if tile is not None:
-        if slide is not None or multi_scale:
-            raise ValueError("--tile excludes --slide and --multi-scale. Leave one out.")
+        if slide is not None or stride is not None or multi_scale:
+            raise ValueError("--tile excludes --slide, --stride and --multi-scale. Leave one out.")
         return Inference(flip=flip, tiling=Tiling(tile, overlap, tile_context, keep))  # type: ignore[arg-type]
     if whole and (slide is not None or stride is not None):
         raise ValueError("--whole and --slide exclude each other. Leave one out.")

@@ -67,8 +67,8 @@ def loss(
     cacseg bench loss --device cpu --batch 2
     cacseg bench loss --dtype bfloat16 --mode graph --json loss.json
 
-    plain: conv, F.interpolate and F.cross_entropy; beside it conv and cacseg.upsampled_cross_entropy, the presets, and
-    the authors' way of computing.
+    plain: conv, F.interpolate and F.cross_entropy. Timed against it: conv and cacseg.upsampled_cross_entropy, the
+    presets, and the authors' way of computing.
     """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import loss_steps
@@ -103,8 +103,8 @@ def step(
     cacseg bench step --model upernet_resnet50 --dtype bfloat16
     cacseg bench step --model fcn_mobilenetv2 --device cpu --batch 2 --size 128 --rounds 3
 
-    plain: F.interpolate and F.cross_entropy; beside it the same model with cacseg.upsampled_cross_entropy, and the
-    context-aware one.
+    plain: F.interpolate and F.cross_entropy. Timed against it: the same model with cacseg.upsampled_cross_entropy, and
+    the context-aware one.
     """
     from cacseg.bench.compare import record
     from cacseg.bench.steps import train_steps

@@ -78,9 +78,9 @@ def export(
     cacseg export mine.safetensors -o mine.onnx --precision int8 --calibrate photos --data my_data
     cacseg export runs/mine -o mine.pt2 --format torch-export            torch.export.load("mine.pt2").module()
 
-    The file takes any number of images of any size from 33x33 on, and holds class names, palette and normalisation as
-    metadata. It is compared with the model at two sizes; where it differs by more than rounding, no file is left and
-    the exit code is 2.
+    The file takes any number of images of any size from 33x33 on (with ConvNeXt from 64x64 on), and holds class names,
+    palette and normalisation as metadata. It is compared with the model at two sizes; where it differs by more than
+    rounding, no file is left and the exit code is 2.
     """
     import cacseg
     from cacseg.engine.device import choose_device

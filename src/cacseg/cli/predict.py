@@ -72,9 +72,7 @@ def predict(
     multi_scale: options.MultiScale = False,
     flip: options.Flip = False,
     device: options.Device = "auto",
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16 or fp16; auto is bf16 on a GPU that has it, else fp32.")
-    ] = "auto",
+    precision: options.AutoPrecision = "auto",
     batch: Annotated[
         int | None,
         typer.Option(
@@ -119,7 +117,7 @@ def predict(
     from cacseg.runtime.folder import Polygons, SaveOptions, Summary, join_coco, predict_files
     from cacseg.runtime.inputs import find_images, fingerprint, is_tiff, left_out
     from cacseg.runtime.journal import Journal
-    from cacseg.runtime.onnx_file import OnnxBackend
+    from cacseg.runtime.onnx_file import OnnxBackend, is_onnx
     from cacseg.runtime.shards import parse_shard, shard_of_environment
 
     if target not in ("png", *get_args(Polygons)):
@@ -128,9 +126,11 @@ def predict(
     save = SaveOptions(overlays, confidence, entropy, opacity, bits, polygons, simplify, coordinates)  # type: ignore[arg-type]
     chosen: dict[str, Any] = {}
     colours = False  # of an .onnx unknown until it is loaded
-    if Path(model).suffix == ".onnx":
-        if slide or stride or multi_scale or flip or tile:
-            raise ValueError("an .onnx file has its own windows. Leave out --slide, --tile, --flip and so on.")
+    if is_onnx(model):
+        if slide or stride or multi_scale or flip or tile or options.options_of_tiles(overlap, tile_context, keep):
+            raise ValueError(
+                "an .onnx file has its own windows. Leave out --slide, --tile, --overlap, --flip and so on."
+            )
         weights = Path(model)
     else:
         from cacseg.engine.device import choose_local_device

@@ -12,27 +12,38 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from cacseg._checks import check_normalisation
 from cacseg.data.sample import Pixels
 from cacseg.engine.context import CarriedContext
-from cacseg.engine.device import autocast, check_memory, choose_device, explain_memory, is_out_of_memory
+from cacseg.engine.device import (
+    autocast,
+    check_memory,
+    choose_device,
+    choose_precision,
+    explain_memory,
+    is_out_of_memory,
+)
+from cacseg.engine.foreign import REFUSALS, find_logits, find_multiple, padded_logits
 from cacseg.engine.inference import Inference, Networks, normalise_views, predict_each, view_image
 from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel, evaluating
+from cacseg.presets import or_default
 from cacseg.runtime.backend import Answer, Context, Scale, name_classes
 
 
 class TorchBackend:
-    """A model on its device, in evaluation mode, and how images are shown to it.
+    """A model on its device, in evaluation mode while it predicts, and how images are shown to it.
 
     Args:
         model: ours, or any module from normalised images to logits (a tensor, a dict with "out", or an output with
             `.logits`), such as `cacseg.convert` returns; then `mean` and `std` must be given.
         mean, std: what pixels in [0, 1], or bands in their own units, are normalised with; None is the model's own.
+            Lists, tuples, arrays or tensors.
         bands: of images, where a model of another library takes no red, green and blue.
         class_names, palette: None are the model's own.
         device: "auto", "cpu", "cuda", ...
-        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it.
+        precision: "fp32", "bf16" or "fp16"; "auto" is bf16 on a GPU that has it and a CPU with AMX.
     """
 
     has_maps = True
@@ -54,31 +65,28 @@ class TorchBackend:
         self.device = choose_device(str(device))
         self.precision = choose_precision(self.device) if precision == "auto" else precision
         autocast(self.device, self.precision)  # an unknown one is an error here
-        self.model, self.inference, self.scale = model.to(self.device).eval(), inference, scale
+        self.model, self.inference, self.scale = model.to(self.device), inference, scale
         if not isinstance(model, SegmentationModel) and (mean is None or std is None or class_names is None):
             raise ValueError(
                 f"a {type(model).__name__} does not know how its images are normalised, nor its classes; give mean, "
                 "std (of pixels in [0, 1]) and class_names."
             )
-        if isinstance(model, SegmentationModel):
-            mean, std = mean or model.mean, std or model.std
-        self.mean, self.std = tuple(mean or ()), tuple(std or ())
         if inference.tiling is not None and not isinstance(model, SegmentationModel):
             raise ValueError(f"tiles need a model of cacseg.create_model; got {type(model).__name__}.")
         self.bands = model.bands if isinstance(model, SegmentationModel) else bands
         if isinstance(model, SegmentationModel) and bands not in (None, model.bands):
             raise ValueError(f"the model says itself what images it takes (bands={model.bands}); got bands={bands}.")
+        if isinstance(model, SegmentationModel):
+            mean, std = or_default(mean, model.mean), or_default(std, model.std)
+        assert mean is not None
+        assert std is not None
         channels = 3 if self.bands is None else self.bands
-        if len(self.mean) != channels or len(self.std) != channels:
-            read = "as red, green and blue" if self.bands is None else f"with {channels} band(s)"
-            raise ValueError(
-                f"images are read {read}; the model takes {len(self.mean)} channel(s) (mean {self.mean}, std "
-                f"{self.std}). For images of other channels pass bands={len(self.mean)}, to create_model or, with a "
-                "model of another library, to Predictor."
-            )
+        self.mean, self.std = check_normalisation(mean, std, channels, are_bands=self.bands is not None)
         if isinstance(model, SegmentationModel):
             count = model.num_classes
-            self.classes = name_classes(count, class_names or model.class_names, palette or model.palette)
+            self.classes = name_classes(
+                count, or_default(class_names, model.class_names), or_default(palette, model.palette)
+            )
         else:
             assert class_names is not None
             self.classes = name_classes(len(class_names), class_names, palette)
@@ -87,7 +95,10 @@ class TorchBackend:
         # Two on a GPU: while one waits for its masks, the other starts the next images.
         self.threads = 2 if self.device.type == "cuda" else 0
         self.dtype = next((one.dtype for one in model.parameters() if one.is_floating_point()), torch.float32)
-
+        # Products of bfloat16 on a CPU want channels last: in the other order maps are copied before each.
+        is_amx = self.device.type == "cpu" and self.precision == "bf16"
+        self.layout = torch.channels_last if is_amx else torch.contiguous_format
+        self._multiple = 1  # of the sides of images, where a model of another library needs one
         self._carried: CarriedContext | None = None
 
     def carrying(self, carry: float, context: Context | None = None) -> TorchBackend:
@@ -107,6 +118,11 @@ class TorchBackend:
 
     def settings(self) -> dict[str, Any]:
         return {**self.inference.settings(), "scale": self.scale, "precision": self.precision}
+
+    def state(self) -> int:
+        """By where the weights are, and how often each was written."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        return hash(tuple((one.data_ptr(), 0 if one.is_inference() else one._version) for one in tensors))
 
     def view(self, image: Pixels) -> list[Tensor]:
         return view_image(image, self.scale, self.inference.ratios)
@@ -128,6 +144,7 @@ class TorchBackend:
         if comes_in_parts(self.inference, views[0][0], size):
             return [self._predict_parts(view, maps, plain) for (view,) in views]
         shown = normalise_views(views, self.mean, self.std, self.dtype, self.device)
+        shown = [one.contiguous(memory_format=self.layout) for one in shown]
         with autocast(self.device, self.precision):
             scores = next(predict_each(self._networks(plain), shown, size, self.inference))
         if scores.shape[1] == 1:  # binary: one logit for each pixel, of background and foreground
@@ -174,25 +191,22 @@ class TorchBackend:
         run: Callable[[Tensor], Any] = model.plain if plain and hasattr(model, "plain") else model  # type: ignore[assignment]
 
         def logits(images: Tensor, labels: Tensor | None) -> Iterator[Tensor]:
-            yield logits_in(run(images))
+            yield self._foreign_logits(run, images)
 
         return logits
 
-
-def choose_precision(device: torch.device) -> str:
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def logits_in(output: Any) -> Float[Tensor, "b n h w"]:
-    """The logits in what a model of another library returns."""
-    if isinstance(output, dict):  # transformers' outputs are dicts too
-        output = output["logits"] if "logits" in output else output.get("out")
-    elif isinstance(output, tuple | list):
-        output = output[0]
-    if not isinstance(output, Tensor) or output.ndim != 4:
-        found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise TypeError(f"a model must return logits [b, n, h, w], alone, as 'out' or as 'logits'; got {found}.")
-    return output
+    def _foreign_logits(self, run: Callable[[Tensor], Any], images: Tensor) -> Tensor:
+        """From the first image on that the model refuses for its size, images are padded as `cacseg.export` does."""
+        if self._multiple == 1:
+            try:
+                return find_logits(run(images))
+            except REFUSALS as error:
+                if is_out_of_memory(error):
+                    raise
+                self._multiple, _ = find_multiple(run, images.shape[1], self.device, dtype=images.dtype)
+                if self._multiple == 1:
+                    raise
+        return padded_logits(run, images, self._multiple)
 
 
 def confidence_and_entropy(

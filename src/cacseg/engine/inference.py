@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from cacseg._checks import check_choice
+from cacseg._checks import check_choice, check_integer
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.data.sample import Pixels
 from cacseg.data.transforms import TestTransform, normalise
@@ -58,6 +58,8 @@ class Tiling:
 
     def __post_init__(self) -> None:
         check_choice("context", self.context, ("image", "tile"))
+        check_integer("tile", self.tile, scalars=True)
+        check_integer("overlap", self.overlap, scalars=True)
         if self.tile < MULTIPLE or self.tile % MULTIPLE:
             raise ValueError(f"a tile's side must be a multiple of {MULTIPLE}; got {self.tile}.")
         if not 0 <= self.overlap <= self.tile // 2 or self.overlap % MULTIPLE:

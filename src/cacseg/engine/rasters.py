@@ -21,7 +21,7 @@ from cacseg.engine.device import autocast, explain_memory
 from cacseg.engine.inference import normalise_views
 from cacseg.engine.tiles import Box, TiledImage
 from cacseg.metrics import most_likely
-from cacseg.models.model import SegmentationModel
+from cacseg.models.model import SegmentationModel, evaluating
 from cacseg.runtime.files import check_file
 from cacseg.runtime.folder import Failure, SaveOptions, Summary, check_names, longest_name
 from cacseg.runtime.geojson import geojson_lines
@@ -157,6 +157,7 @@ def _predict(
             writers = {kind: BlockWriter(file, file.dtypes[0]) for kind, file in files.items()}
             stack.enter_context(explain_memory(f"a tile of {tiling.tile}x{tiling.tile}", backend.device))
             stack.enter_context(autocast(backend.device, backend.precision))
+            stack.enter_context(evaluating(model))
             for box, (scores,) in image.parts(count):
                 window = window_of(box)
                 mask = most_likely(scores, 0).to(torch.uint8).cpu().numpy()

@@ -10,7 +10,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from torch import Tensor
 from cacseg._tensors import read_safetensors, write_safetensors
 from cacseg._version import __version__
 from cacseg.presets import CLASSIFIER_FIELDS, MODEL_FIELDS, Preset, fill_preset
+from cacseg.runtime.backend import check_classes as check_classes
 
 FORMAT = "cacseg model 1"  # of a saved model
 NAMES = ("format", "cacseg_version", "model")  # in its description; all else is JSON
@@ -217,21 +218,6 @@ def keep_preset(arguments: Mapping[str, Any], values: Any) -> dict[str, Any]:
         else:
             groups["classifier_arguments" if field in CLASSIFIER_FIELDS else "loss_arguments"].setdefault(field, value)
     return {**kept, **groups}
-
-
-def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:
-    """A name and a colour for each class, or none at all."""
-    named = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else []
-    if names is not None and not (len(named) == num_classes and all(isinstance(name, str) for name in named)):
-        raise ValueError(f"class_names of {source} must be {num_classes} strings; got {str(names)[:80]}.")
-    if palette is None:
-        return
-    given = list(palette) if isinstance(palette, Iterable) else []
-    colours = [colour for colour in given if isinstance(colour, list | tuple) and len(colour) == 3]
-    whole = all(isinstance(value, int) and 0 <= value <= 255 for colour in colours for value in colour)
-    if len(colours) != num_classes or len(given) != num_classes or not whole:
-        must = f"must be {num_classes} colours of red, green and blue in 0..255"
-        raise ValueError(f"palette of {source} {must}; got {str(palette)[:80]}.")
 
 
 def _as_list(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -224,8 +225,7 @@ class SegmentationModel(nn.Module, HubModel):
         """
         import cacseg
 
-        with evaluating(self):  # the mode that a predictor leaves it in
-            return cacseg.Predictor(self, **options)(images)
+        return cacseg.Predictor(self, **options)(images)
 
     def synchronise_batch_norm(self) -> SegmentationModel:
         """Synchronises batch normalisation over all devices, in place, for distributed training.
@@ -293,12 +293,24 @@ class SegmentationModel(nn.Module, HubModel):
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode; afterwards each module is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
+    """In evaluation mode; afterwards, when no other thread is in here with it, each module is in the mode it was in."""
+    with _modes_lock:
+        training = [module for module in model.modules() if module.training]
+        for module in training:
+            module.training = False
+        users, trained = _modes.get(id(model), (0, []))
+        _modes[id(model)] = users + 1, trained + training
     try:
         yield
     finally:
-        for module in training:
-            module.training = True
+        with _modes_lock:
+            users, trained = _modes.pop(id(model))
+            if users > 1:
+                _modes[id(model)] = users - 1, trained
+            else:
+                for module in trained:
+                    module.training = True
+
+
+_modes: dict[int, tuple[int, list[nn.Module]]] = {}  # of models in `evaluating`: how often, and what was in training
+_modes_lock = threading.Lock()

@@ -67,6 +67,8 @@ def load(
 
 def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
     """The file that `load` reads: itself, one in a folder, or one on the Hub, downloaded."""
+    if not isinstance(source, str | Path):
+        raise TypeError(f"a saved model is a path, or a name on the Hugging Face Hub; got {type(source).__name__}.")
     path = Path(source).expanduser()
     if path.is_dir():
         for name in (BEST, LAST, MODEL):
@@ -86,6 +88,16 @@ def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
             f"there is no model {path}. Give a .safetensors, the folder of a run or of save_pretrained, or a name on "
             "the Hugging Face Hub, owner/name."
         )
+    if path.suffix.lower() == ".onnx":
+        raise ValueError(
+            f"{path} is an exported file, which predicts and no more: cacseg.Predictor({str(path)!r}), or `cacseg "
+            "predict`. For all else give the model that it was exported from."
+        )
+    if path.suffix.lower() == ".pt2":
+        raise ValueError(
+            f"{path} is an exported program, which torch runs: torch.export.load({str(path)!r}).module(), or "
+            "torch._inductor.aoti_load_package of an AOTInductor file. Give the model that it was exported from."
+        )
     if path.suffix == ".ckpt":
         raise ValueError(f"{path} is for resuming a run. Give the run's folder, or a .safetensors in it.")
     if path.suffix in (".onnx", ".pt2"):
@@ -98,16 +110,20 @@ def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
 
 def _download_model(name: str, hub: HubOptions | None) -> Path:
     """config.json first: it is small, and says whether the model is ours."""
-    config, content = download(name, CONFIG, hub), None
-    with suppress(ValueError):  # no JSON, or no UTF-8
-        content = parse_json(config.read_bytes())
-    found = content.get("format") if isinstance(content, dict) else None
+    found = _read_format(download(name, CONFIG, hub))
     if found != FORMAT:
         raise ValueError(
             f"{name} on the Hub is not a model of cacseg: the format in its {CONFIG} must be {FORMAT!r}; got "
             f"{found!r}. A model of another library: load it there, and pass it to cacseg.convert."
         )
     return download(name, MODEL, hub)
+
+
+def _read_format(config: Path) -> Any:
+    content = None
+    with suppress(ValueError):  # no JSON, or no UTF-8
+        content = parse_json(config.read_bytes())
+    return content.get("format") if isinstance(content, dict) else None
 
 
 def _read_json(file: TensorFile, key: str, path: str | Path) -> Any:
@@ -121,6 +137,13 @@ def read_model_file(path: str | Path) -> tuple[TensorFile, dict[str, Any]]:
     """The tensors of a saved model, and the arguments of `create_model` that it was built with."""
     file = read_tensors(path)
     if file.metadata.get("format") != FORMAT:
+        folder, config = Path(path).parent, Path(path).with_name(CONFIG)
+        if Path(path).name == MODEL and config.is_file() and _read_format(config) != FORMAT:
+            raise ValueError(
+                f"{folder} must be of save_pretrained of a model of cacseg; it is of another library's. Load it there "
+                "(smp.from_pretrained, from_pretrained of transformers) and pass it to cacseg.convert, with "
+                f"saved={str(folder)!r} where it had been converted."
+            )
         found = f"the format {file.metadata['format']!r}" if "format" in file.metadata else "no description of one"
         raise ValueError(
             f"{path} is not a model saved by model.save (format {FORMAT!r}): it has {found}. For checkpoints of the "

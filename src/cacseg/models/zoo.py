@@ -17,6 +17,7 @@ from cacseg._checks import (
     check_integer,
     check_label_smoothing,
     check_names,
+    check_normalisation,
     check_number,
     check_numbers,
     did_you_mean,
@@ -120,8 +121,8 @@ def create_model(
         in_channels: channels of the images.
         bands: number of bands, for images in the units of their files (16 bits, floats). `mean` and `std` are then in
             these units, by default 0 and 1. Sets `in_channels`; pretrained first layers are adapted as timm does.
-        head_channels: channels d of the features that the classifier reads; the paper's models have 512. For a small
-            backbone 128 is enough, at a fraction of the time.
+        head_channels: channels d of the features that the classifier reads; the paper's models have 512. Fewer need
+            less memory.
         pretrained: whether timm downloads weights for the backbone.
         backbone_weights: a local file with weights for the backbone in timm's names, .safetensors or .pth; its
             metadata may state the padding, mean and std that go with them.
@@ -176,8 +177,6 @@ def create_model(
         raise ValueError(f"head_channels must be at least 1; got {head_channels}. The paper's models have 512.")
     if num_classes < 2:
         raise ValueError(f"num_classes must be at least 2; got {num_classes}. Background is a class: binary is 2.")
-    if not all(value > 0.0 for value in or_default(std, ())):
-        raise ValueError(f"std must be positive; got {list(or_default(std, ()))}.")
     if architecture.head == "ocrnet" and not auxiliary:
         raise ValueError("OCRNet's first stage is its auxiliary head; got auxiliary=False. Leave it True.")
     options = fill_preset(preset, auxiliary_average=auxiliary_average)
@@ -224,6 +223,8 @@ def create_model(
     if blocks is not None:
         arguments["dilated_blocks"] = blocks
     check_choice("padding", arguments["padding"], ("", "same"))
+    own_units = bands is not None or in_channels != 3
+    check_normalisation(arguments["mean"], arguments["std"], in_channels, are_bands=own_units)
     model = _build(architecture, arguments, pretrained)
     if file is not None:
         load_backbone_weights(model.backbone, file, source=str(backbone_weights))

@@ -19,6 +19,7 @@ from cacseg.engine._lightning import is_first_process
 from cacseg.engine.balance import ClassCounts, Weights, balance, count_classes, frequency_weights
 from cacseg.engine.callbacks import seed_all
 from cacseg.engine.decisions import check_graph, decide_graph, decide_resident, find_batch, training_device
+from cacseg.engine.device import choose_precision
 from cacseg.engine.inference import Inference
 from cacseg.engine.loaders import Loaders
 from cacseg.engine.preflight import check_crop, check_folder, check_foreground
@@ -188,6 +189,8 @@ def decide(
         decided["data.resident"], words = decide_resident((train_data, validation_data), device)
         report(words)
     check_graph(config.training)
+    if config.training.precision == "fp32" and choose_precision(device) == "bf16":
+        report("float32; bfloat16 is faster here: training.precision=bf16, training.channels_last=true")
     if config.training.graph == "auto":
         decided["training.graph"] = decide_graph(config.training, device)
     if config.training.batch == "auto":

@@ -42,7 +42,7 @@ class ModelConfig(Section):
     backbone: str | None = None
     """Name a backbone of timm, where model.name is a head; none: the model's own backbone."""
     head_channels: Count = 512
-    """Set the channels of the features that the classifier reads; fewer make a small model much faster."""
+    """Set the channels of the features that the classifier reads; fewer need less memory."""
     classifier: Literal["context", "plain"] = "context"
     """Choose the context-aware classifier, or plain: the 1x1 convolution of the baseline."""
     preset: PresetName = DEFAULT
@@ -50,7 +50,7 @@ class ModelConfig(Section):
     variant: str | None = None
     """Train a row of the paper's ablation tables (`cacseg.variants`), e.g. design_d; none: the method of the preset."""
     overlap_weight: NotNegative | None = None
-    """Weight the soft-Jaccard loss beside the cross-entropy; none: the preset's weight, 0 with a plain classifier."""
+    """Add the soft-Jaccard loss with this weight; none: the preset's weight, 0 with a plain classifier."""
     weights: str | None = None
     """Start from a whole model, a .safetensors that cacseg saved; none: only the backbone may start from weights."""
     reset_classifier: bool = False

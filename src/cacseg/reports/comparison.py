@@ -162,7 +162,7 @@ def _claim(line: Any, baseline: str) -> str:
     words, value, error = WORDS.get(line.arm, line.arm), line.difference, line.difference_error
     shown, seeds = plus_minus(value, error, "+"), f"{line.pairs} seed{'s' if line.pairs > 1 else ''}"
     if line.pairs < LEAST_SEEDS:
-        return f"{words} has {shown} mIoU beside {baseline} ({seeds}: too few to tell)"
+        return f"{words} has {shown} mIoU compared with {baseline} ({seeds}: too few to tell)"
     if abs(value) <= 2.0 * error:
         return f"there is no clear difference between {words} and {baseline}: {shown} mIoU ({seeds})"
     verb = "gains" if value > 0.0 else "loses"

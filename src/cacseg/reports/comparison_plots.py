@@ -48,7 +48,7 @@ def difference_figure(rows: pd.DataFrame, baseline: str) -> Figure:
     for axes, (cell, of_cell) in zip(places, cells, strict=False):
         draw_rows(axes, of_cell, arms, "arm", [""], "")
         axes.set_title(f"{cell[0]}, {cell[2]} steps\n{cell[1]}", fontsize=9, parse_math=False)
-        axes.set_xlabel(f"points of mIoU beside {baseline}", fontsize=9, parse_math=False)
+        axes.set_xlabel(f"mIoU minus {baseline}, points", fontsize=9, parse_math=False)
         axes.tick_params(axis="x", labelbottom=True)
     figure.suptitle("dots: seeds; bars: mean ± 2 standard errors", fontsize=9)
     return figure
@@ -71,7 +71,7 @@ def class_figure(classes: pd.DataFrame, arms: Sequence[str]) -> Figure:
         for edge, _ in list(GROUPS.values())[1:]:
             axes.axhline((shares < edge).sum() - 0.5, color="0.45", linewidth=0.9, linestyle="--", zorder=1)
         axes.set_title(f"{cell[0]}, {cell[2]} steps\n{cell[1]}", fontsize=9, parse_math=False)
-        axes.set_xlabel(f"points of IoU beside {arms[0]}", fontsize=9, parse_math=False)
+        axes.set_xlabel(f"IoU minus {arms[0]}, points", fontsize=9, parse_math=False)
     handles = places[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=min(3, len(others)), fontsize=8.5)
     words = "share of labelled pixels; dashed: " + " and ".join(f"{low:g} %" for low, _ in list(GROUPS.values())[1:])
@@ -127,7 +127,7 @@ def ablation_figure(lines: pd.DataFrame, title: str) -> Figure:
     axes.plot(
         lines["paper_difference"], heights, "D", color=COLOURS[1], markersize=5, mfc="none", label="paper, ADE20K"
     )
-    axes.set_xlabel("points of mIoU beside the first row", fontsize=9)
+    axes.set_xlabel("mIoU minus the first row, points", fontsize=9)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8.5)
     figure.suptitle(title, fontsize=10, parse_math=False)
     return figure

@@ -173,13 +173,13 @@ def _tiles(validated: pd.DataFrame, costs: pd.DataFrame) -> dict[str, str]:
     name = own(validated)["output"].iloc[0]
     values = {f"mIoU, {name}": scores[name]}
     if name != "plain":
-        values[f"{name} beside plain"] = scores[name] - scores["plain"]
+        values[f"{name} minus plain"] = scores[name] - scores["plain"]
     if "oracle" in scores:
         values["mIoU, oracle"] = scores["oracle"]
     if costs["best_mean_iou"].notna().all():
         steps = ", ".join(f"{step:.0f}" for step in costs["best_step"])
         values[f"best mIoU, at step {steps}"] = costs["best_mean_iou"]
-    tiles = {key: plus_minus(of.mean(), of.sem(), "+" if "beside" in key else "") for key, of in values.items()}
+    tiles = {key: plus_minus(of.mean(), of.sem(), "+" if "minus" in key else "") for key, of in values.items()}
     if costs["seconds"].notna().all():
         tiles["time"] = str(datetime.timedelta(seconds=round(costs["seconds"].median())))
     if costs["peak_mib"].notna().all():
@@ -229,8 +229,8 @@ def _classes(classes: pd.DataFrame, cell: tuple[str, str, int], arms: Sequence[s
         {slot: columns[arms[slot]][key].tolist() for slot in slots} for key in ("difference", "difference_error")
     )
     words = (
-        f"Points of IoU beside {arms[0]}, frequent classes first. Beside each name: its share of the labelled pixels, "
-        f"and the IoU of {arms[0]} in percent."
+        f"IoU minus that of {arms[0]}, in points, frequent classes first. Beside each name: its share of the labelled "
+        f"pixels, and the IoU of {arms[0]} in percent."
     )
     if here["seed"].nunique() > 1:
         words += " Pale: less than two standard errors."

@@ -122,15 +122,15 @@ def _add(progress: Callable[[int], None], before: int, done: int, _: object) -> 
 def choose_images(found: Mapping[str, Evaluation], each: int = EACH) -> dict[str, list[int]]:
     """Chooses images by the reason they are shown for, each image once.
 
-    Of one model those where context helps and hurts most, of several those where the others gain and lose most beside
-    the first; then the worst and the best. Few images are shared out evenly, so that no kind takes all of them. Images
-    without a labelled pixel take no part.
+    Of one model those where context helps and hurts most, of several those where the others gain and lose most
+    against the first; then the worst and the best. Few images are shared out evenly, so that no kind takes all of
+    them. Images without a labelled pixel take no part.
     """
     (name, first), *others = found.items()
     own = np.array([_mean_ious(one, one.output) for one in found.values()])
     titles = "Context helps most", "Context hurts most"
     if others:
-        gains, titles = own[1:].mean(0) - own[0], (f"Largest gains over {name}", f"Largest losses beside {name}")
+        gains, titles = own[1:].mean(0) - own[0], (f"Largest gains over {name}", f"Largest losses to {name}")
     else:
         gains = own[0] - _mean_ious(first, "plain")
     values, of = own.mean(0), " on average" if others else ""

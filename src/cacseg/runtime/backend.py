@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -41,6 +41,10 @@ class Backend(Protocol):
         """What decides the answers beside the weights, for the record."""
         ...
 
+    def state(self) -> int:
+        """A number that changes when the weights do."""
+        ...
+
     def carrying(self, carry: float, context: Context | None = None) -> Backend:
         """The same model for frames in their order: each remembers the context of those before, times `carry`.
 
@@ -67,11 +71,29 @@ def name_classes(
     """Names and colours, made up where there are none."""
     if count > MAX_CLASSES:
         raise ValueError(f"a mask of 8 bits holds at most {MAX_CLASSES} classes; the model has {count}.")
-    for what, given in (("class names", names), ("colours", palette)):
-        if given is not None and len(given) != count:
-            raise ValueError(f"there must be {count} {what}, one for each class of the model; got {len(given)}.")
+    check_classes(names, palette, count, "the model")
     colours = distinct_colours(count) if palette is None else tuple((int(r), int(g), int(b)) for r, g, b in palette)
-    return Classes(tuple(names or map(str, range(count))), colours)
+    return Classes(tuple(map(str, range(count) if names is None else names)), colours)
+
+
+def check_classes(names: Any, palette: Any, num_classes: int, source: str) -> None:
+    """A name and a colour for each class, or none at all."""
+    named = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else []
+    if names is not None and not (len(named) == num_classes and all(isinstance(name, str) for name in named)):
+        raise ValueError(f"class_names of {source} must be {num_classes} strings; got {str(names)[:80]}.")
+    colours = list(palette) if isinstance(palette, Iterable) else []
+    if palette is not None and not (len(colours) == num_classes and all(map(_is_colour, colours))):
+        raise ValueError(
+            f"palette of {source} must be {num_classes} colours of red, green and blue, whole numbers in 0..255; got "
+            f"{str(palette)[:80]}."
+        )
+
+
+def _is_colour(colour: Any) -> bool:
+    values = list(colour) if isinstance(colour, Iterable) else []
+    return len(values) == 3 and all(
+        isinstance(value, int | np.integer) and not isinstance(value, bool) and 0 <= value <= 255 for value in values
+    )
 
 
 def keep_ratio(height: int, width: int, scale: Scale) -> tuple[int, int]:

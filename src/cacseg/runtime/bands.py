@@ -103,7 +103,8 @@ def bands_of_array(image: Any, where: str, bands: int) -> Bands:
     values = image.detach().cpu().float().numpy() if is_tensor else np.asarray(image)
     if values.ndim == 3 and values.shape[0] == bands and (is_tensor or values.shape[2] != bands):
         values = values.transpose(1, 2, 0)
-    return checked_bands(values, where, bands)
+    found = checked_bands(values, where, bands)
+    return found.copy() if np.may_share_memory(found, values) else found  # the caller's own may change
 
 
 def no_data(image: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,8 @@ from cacseg.runtime.opencv import cv2
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".npy")
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF")  # Pillow's names of the same
+
+WIDE_FORMATS = ("PNG", "PPM")  # whose 16 bits are Pillow's mode I, of 32, too
 
 NUMPY_START = b"\x93NUMPY"
 MAX_PIXELS = 256_000_000  # of a file that is decoded whole, unless a caller says otherwise
@@ -118,7 +120,7 @@ def _other_bands(kind: TiffKind, where: str) -> str:
 def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
     try:
         with open_picture(io.BytesIO(content)) as picture:
-            return upright(picture)
+            return _colours(picture)  # of at most 16 bits, by the header
     except MemoryError:
         raise
     except Exception as error:  # of many types, as the damage will have it
@@ -127,16 +129,30 @@ def _decode_with_pillow(content: bytes, where: str) -> npt.NDArray[np.uint8]:
 
 def upright(picture: Image.Image) -> npt.NDArray[np.uint8]:
     """A picture of Pillow's as `decode_image` gives it."""
+    if picture.mode == "I" and picture.format not in WIDE_FORMATS:
+        low, high = picture.getextrema()
+        raise ValueError(
+            f"a picture must have 8 or 16 bits; this one has 32 (mode I, {low} to {high}), whose range nobody knows. "
+            "Give an array: uint8 of values up to 255, uint16 of values up to 65535."
+        )
+    return _colours(picture)
+
+
+def _colours(picture: Image.Image) -> npt.NDArray[np.uint8]:
     if picture.mode == "F":  # which Pillow would cut to 0 and 255
         raise ValueError("pixels in floating point are bands, no colours. Give bytes, or an array from 0 to 1.")
     picture = ImageOps.exif_transpose(picture)
     if picture.mode.startswith("I"):  # 16 bits, for which Pillow has no conversion
-        values = (np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8)
-        return np.repeat(values[..., None], 3, axis=2)
+        return np.repeat(as_bytes(np.asarray(picture).astype(np.uint16))[..., None], 3, axis=2)
     if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
         picture = picture.convert("RGBA")
         return np.ascontiguousarray(np.asarray(picture)[..., :3])
     return np.array(picture.convert("RGB"))
+
+
+def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Whole numbers of 16 bits cut to the upper 8; 255 for True."""
+    return values.astype(np.uint8) * np.uint8(255) if values.dtype == bool else (values >> 8).astype(np.uint8)
 
 
 def count_pixels(path: Path) -> int:

@@ -34,6 +34,11 @@ TINY = np.finfo(np.float32).tiny
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
 
+def is_onnx(path: str | Path) -> bool:
+    """By its suffix."""
+    return Path(path).suffix.lower() == ".onnx"
+
+
 class OnnxBackend:
     """The file of an exported model, on a CPU or on a GPU where onnxruntime has one.
 
@@ -70,6 +75,9 @@ class OnnxBackend:
 
     def settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "window": self.window, "stride": self.stride, "onnx": True}
+
+    def state(self) -> int:
+        return 0
 
     def check(self, *, maps: bool, plain: bool) -> None:
         """An error where the file does not give what is asked for."""

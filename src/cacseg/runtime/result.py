@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +22,13 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """The class of each pixel of an image, and how sure the model is of it. All maps have the size of the image.
 
     `result.classes` is the share of each class that occurs, `result.plain` the mask of the fixed classifier, computed
     when it is first asked for; `result.overlay()` is a picture of Pillow's, `result.save("mask.png")` writes a file.
+    A pickle holds no model: ask for `plain` before.
     """
 
     image: Picture = field(repr=False)
@@ -37,6 +39,9 @@ class Result:
     class_names: Sequence[str]
     palette: Sequence[Colour] = field(repr=False)
     _predict_plain: Callable[[], Bytes] = field(repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_predict_plain": _without_model}
 
     @property
     def confidence(self) -> Floats:
@@ -54,11 +59,15 @@ class Result:
 
     @property
     def classes(self) -> dict[str, float]:
-        """The share of the image that each class has, the largest first; classes that do not occur are left out."""
+        """The share of the image that each class has, the largest first; classes that do not occur are left out.
+
+        Classes of one name count together. What has no data belongs to none.
+        """
         counts = np.bincount(self.mask.ravel(), minlength=len(self.class_names))
-        found = np.flatnonzero(counts[: len(self.class_names)]).tolist()
-        found.sort(key=lambda k: -int(counts[k]))
-        return {self.class_names[k]: float(counts[k]) / self.mask.size for k in found}
+        pixels = Counter[str]()
+        for name, count in zip(self.class_names, counts.tolist(), strict=False):
+            pixels[name] += count
+        return {name: count / self.mask.size for name, count in pixels.most_common() if count}
 
     def overlay(self, opacity: float = 0.5, mask: Bytes | None = None) -> Image.Image:
         """The mask, or another one, in colours over the image."""
@@ -88,6 +97,13 @@ class Result:
         else:
             raise ValueError(f"what must be mask, plain, overlay, confidence or entropy; got {what!r}.")
         write_file(path, content, overwrite=overwrite)
+
+
+def _without_model() -> Bytes:
+    raise ValueError(
+        "plain is computed by the model, which a pickle or a copy of a result does not hold. Ask for result.plain "
+        "before, or predict the image again."
+    )
 
 
 def _given(values: Floats | None, name: str) -> Floats:

@@ -8,14 +8,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import cacseg
-from architectures import build, small_swin
+from architectures import Refuses, build, small_swin
 from cacseg.engine.export.module import (
     Description,
     InferenceModule,
     Traceable,
     draw_images,
-    find_logits,
-    find_multiple,
     finish,
     inference_copy,
     narrow,
@@ -77,37 +75,6 @@ def test_probabilities_and_classes():
     sigmoid = torch.tensor([[[[-0.1, 3.0]]]])
     torch.testing.assert_close(finish(sigmoid, one._replace(output="probabilities")), sigmoid.sigmoid())
     assert finish(sigmoid, one._replace(output="classes")).tolist() == [[[0, 1]]]
-
-
-def test_logits_are_found_in_what_a_model_returns():
-    logits = torch.zeros(1, 5, 4, 4)
-    for output in (logits, {"out": logits, "aux": None}, {"logits": logits}, (logits, None)):
-        assert find_logits(output) is logits
-    for wrong in ({"masks": logits}, torch.zeros(1, 5), None):
-        with pytest.raises(TypeError, match="logits"):
-            find_logits(wrong)
-
-
-class Refuses(nn.Module):
-    def __init__(self, multiple):
-        super().__init__()
-        self.multiple, self.conv = multiple, nn.Conv2d(3, 4, 1)
-
-    def forward(self, images):
-        if any(side % self.multiple for side in images.shape[2:]):
-            raise RuntimeError(f"wrong size {tuple(images.shape)}")
-        return self.conv(images)
-
-
-def test_the_sizes_that_a_model_takes_are_found_by_trying():
-    assert [find_multiple(Refuses(multiple), 3, CPU) for multiple in (1, 32, 64, 128)] == [
-        (1, 4),
-        (32, 4),
-        (64, 4),
-        (128, 4),
-    ]
-    with pytest.raises(ValueError, match="multiples of 32, 64 or 128"):
-        find_multiple(Refuses(100), 3, CPU)
 
 
 class Pools(nn.Module):

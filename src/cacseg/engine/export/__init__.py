@@ -25,7 +25,6 @@ from cacseg.engine.export.module import (
     Output,
     Size,
     classifiers_of,
-    find_multiple,
     forward_of,
     inference_copy,
     narrow,
@@ -33,6 +32,7 @@ from cacseg.engine.export.module import (
 )
 from cacseg.engine.export.quantise import as_data, mean_iou, prepare, quantise, read_images
 from cacseg.engine.export.verify import Check, Scores, compare, require, require_use, verify
+from cacseg.engine.foreign import find_multiple
 from cacseg.engine.inference import Inference
 from cacseg.models.files import check_classes
 from cacseg.models.model import SegmentationModel
@@ -147,7 +147,9 @@ def export(
     elif bands is not None and not len(mean) == len(std) == bands:
         raise ValueError(f"mean and std are one number for each of {bands} bands; got {len(mean)} and {len(std)}.")
     else:
-        multiple, num_classes = find_multiple(forward_of(own.to(device), plain=plain), len(mean), device, fixed_size)
+        multiple, num_classes = find_multiple(
+            forward_of(own.to(device), plain=plain), len(mean), device, fixed_size=fixed_size
+        )
     check_classes(class_names, palette, max(2, num_classes), "the model")
     adapts = is_converted(own) or (isinstance(own, SegmentationModel) and own.default_output == "context")
     described = Description(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_map
 from cacseg.adapters.converted import ConvertedModel, is_converted
 from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.export.classifier import for_onnx
+from cacseg.engine.foreign import find_logits, pad_to_multiple
 from cacseg.functional._precision import widen
 from cacseg.models.heads import OCRNet
 from cacseg.models.layers import crop, missing_to_multiple, pool, resize
@@ -89,8 +90,7 @@ class InferenceModule(nn.Module):
                 images = torch.where(images.isfinite(), images, 0.0)
         images = images.to(self.dtype)
         if self.multiple > 1:
-            below, right = (missing_to_multiple(side, self.multiple) for side in size)
-            images = F.pad(images, (0, right, 0, below))
+            images = pad_to_multiple(images, self.multiple)
         logits = self._logits(images)
         return crop(logits, size) if self.multiple > 1 and self.described.size == "input" else logits
 
@@ -121,22 +121,6 @@ def finish(logits: Tensor, described: Description) -> Tensor:
 def forward_of(model: nn.Module, *, plain: bool) -> Callable[..., Any]:
     """What is called with images: the model, or the plain answer of a converted one."""
     return model.plain if plain and isinstance(model, ConvertedModel) else model
-
-
-def find_logits(output: Any) -> Tensor:
-    """The logits [b, n, h, w] among what a model returns: a tensor, torchvision's "out", the logits of transformers."""
-    found = output
-    if isinstance(output, Mapping):
-        found = next((output[key] for key in ("out", "logits") if key in output), None)
-    elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if isinstance(found, Tensor) and found.ndim == 4:
-        return found
-    arrived = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(output).__name__
-    raise TypeError(
-        f"a model must return logits [b, n, h, w], or a dict with them as 'out' or 'logits'; got {arrived}. Wrap it in "
-        "a module that returns them."
-    )
 
 
 def inference_copy(model: nn.Module, *, plain: bool = False) -> nn.Module:
@@ -195,26 +179,6 @@ def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
 def classifiers_of(model: nn.Module) -> list[nn.Module]:
     """The context-aware classifiers of a model, and the plain one of ours."""
     return [one for one in model.modules() if isinstance(one, ContextAwareClassifier | PlainClassifier)]
-
-
-def find_multiple(
-    run: Callable[..., Any], channels: int, device: torch.device, fixed_size: tuple[int, int] | None = None
-) -> tuple[int, int]:
-    """The multiple that the sides of images must be of, tried at an odd size and up to 128; and the classes."""
-    any_size = [(1, (67, 93)), (32, (96, 64)), (64, (128, 64)), (128, (256, 128))]
-    tries = any_size if fixed_size is None else [(1, fixed_size)]
-    error: Exception | None = None
-    for multiple, size in tries:
-        try:
-            with torch.no_grad():
-                return multiple, find_logits(run(torch.zeros(1, channels, *size, device=device))).shape[1]
-        except (RuntimeError, ValueError, AssertionError, IndexError) as raised:
-            error = error or raised
-    tried = ", ".join(f"{width}x{height}" for _, (height, width) in tries)
-    raise ValueError(
-        "a model must take images of any size, of multiples of 32, 64 or 128, or of the fixed_size that is given; it "
-        f"takes none of {tried} ({type(error).__name__}: {error})."
-    ) from error
 
 
 def narrow(module: InferenceModule) -> InferenceModule:
