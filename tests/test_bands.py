@@ -492,6 +492,7 @@ class Described(NamedTuple):
     std: tuple
     normalises: bool
     scale: None
+    fixed_size: None = None
 
 
 def arrays(folders, split):

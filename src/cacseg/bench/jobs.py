@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import statistics
 import time
@@ -70,12 +71,15 @@ def compare_rates(jobs: Jobs, rounds: int, progress: Callable[[], None] = lambda
 def train_jobs(config: Config, steps: int) -> Jobs:
     """Training a plain model by a loop with torchvision's transforms; by the engine; and the recipe's own model.
 
-    Where mmsegmentation is installed, the loop runs with its transforms too.
+    The loop runs in float32 too, and with mmsegmentation's transforms where that is installed.
     """
     plain = change(config, {"model.classifier": "plain"})
     rows: Jobs = {LOOP: partial(_time_loop, plain, steps)}
     if is_installed():
         rows[MMSEG_LOOP] = partial(_time_loop, plain, steps, mmsegmentation=True)
+    if config.training.precision != "fp32":
+        usual = change(plain, {"training.precision": "fp32", "training.channels_last": False})
+        rows[FLOAT_LOOP] = partial(_time_loop, usual, steps)
     for resident in (False, True) if training_device(config.training).type == "cuda" else (False,):
         for kind, chosen in (("plain", plain), (config.model.preset, config)):
             words = f"cacseg train, {kind}, {'images on the GPU' if resident else 'images read by workers'}"
@@ -196,7 +200,8 @@ def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:
 
 def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, batch: int, workers: int) -> Jobs:
     """Masks of files by a loop, in float32 too, by `cacseg predict`, and by that with overlays beside the masks."""
-    model, device, inputs = backend.model, backend.device, find_images(paths)
+    model, device, inputs = copy.deepcopy(backend.model), backend.device, find_images(paths)
+    backend.model.to(memory_format=backend.layout)  # type: ignore[call-overload] # as of a model from a file
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (backend.mean, backend.std))
 
     def loop(precision: str) -> float:

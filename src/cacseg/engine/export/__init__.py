@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
-from cacseg._checks import check_choice
+from cacseg._checks import check_choice, check_normalisation
 from cacseg._files import check_target, scratch_folder
 from cacseg._text import parse_json
 from cacseg.adapters.converted import is_converted
@@ -136,7 +136,6 @@ def export(
     own = inference_copy(model, plain=plain)
     device = next(own.parameters()).device if format == "aotinductor" else torch.device("cpu")
     if isinstance(own, SegmentationModel):
-        multiple, num_classes = 1, own.num_classes
         mean, std = or_default(mean, own.mean), or_default(std, own.std)
         if bands not in (None, own.bands):
             raise ValueError(f"the model says itself what images it takes (bands={own.bands}); got bands={bands}.")
@@ -144,20 +143,20 @@ def export(
         class_names, palette = or_default(class_names, own.class_names), or_default(palette, own.palette)
     elif mean is None or std is None:
         raise ValueError("mean and std of the normalisation are needed for a model of another library. Pass both.")
-    elif bands is not None and not len(mean) == len(std) == bands:
-        raise ValueError(f"mean and std are one number for each of {bands} bands; got {len(mean)} and {len(std)}.")
+    mean, std = check_normalisation(mean, std, 3 if bands is None else bands, are_bands=bands is not None)
+    if isinstance(own, SegmentationModel):
+        multiple, num_classes = 1, own.num_classes
     else:
-        multiple, num_classes = find_multiple(
-            forward_of(own.to(device), plain=plain), len(mean), device, fixed_size=fixed_size
-        )
+        forward = forward_of(own.to(device), plain=plain)
+        multiple, num_classes = find_multiple(forward, len(mean), device, fixed_size=fixed_size)
     check_classes(class_names, palette, max(2, num_classes), "the model")
     adapts = is_converted(own) or (isinstance(own, SegmentationModel) and own.default_output == "context")
     described = Description(
         num_classes=num_classes,
         class_names=None if class_names is None else list(class_names),
         palette=None if palette is None else [list(map(int, colour)) for colour in palette],
-        mean=list(map(float, mean)),
-        std=list(map(float, std)),
+        mean=mean,
+        std=std,
         bands=bands,
         normalises=normalise,
         output=output,
