@@ -428,7 +428,9 @@ def test_models_that_are_refused(tmp_path, pixels):
 
 
 @pytest.mark.parametrize(
-    "form", [list, tuple, np.array, torch.tensor, lambda values: np.array(values, np.float32)], ids=str
+    "form",
+    [list, tuple, np.array, torch.tensor, lambda values: np.array(values, np.float32)],
+    ids=["list", "tuple", "array", "tensor", "float32"],
 )
 def test_mean_and_std_of_any_form(form, pixels):
     network = nn.Conv2d(3, 3, 1)
