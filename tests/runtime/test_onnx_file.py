@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
 import pytest
 import torch
 from PIL import Image
@@ -19,7 +18,7 @@ from cacseg.cli import app
 from cacseg.engine.inference import Inference
 from cacseg.runtime import memory
 from distributed_evaluation import small_model
-from onnx_files import MEAN, STD, Small, write_small
+from onnx_files import MEAN, STD, Small, onnx, write_small
 
 NAMES = ["sky", "road", "tree"]
 OTHER_GRAPHS = [{"output": "probabilities"}, {"size": "features"}, {"normalise": False}, {"output": "classes"}]

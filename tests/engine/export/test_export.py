@@ -9,8 +9,6 @@ import sys
 from collections import Counter
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -24,6 +22,10 @@ from cacseg.engine.export.formats import OPSET, SCOPES, check_packages
 from cacseg.engine.export.module import TRACED, Description, InferenceModule, inference_copy
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
 from cacseg.models import MODELS
+
+pytest.importorskip("onnx", reason="needs the extra export")
+import onnx
+import onnxruntime
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 NAMES, PALETTE = ("grass", 'the "sky"', "Straße"), ((10, 200, 10), (10, 10, 200), (90, 90, 90))
