@@ -13,8 +13,8 @@ WORKERS ?= 2
 MINIMUM ?= test-minimum
 # Architectures that the lowest transformers does not have.
 MINIMUM_WITHOUT ?= Sapiens2 or Tipsv2 or EomtDinov3 or RfDetr or Videomt
-MINIMUM_TESTS ?= tests/functional tests/models tests/adapters tests/data tests/engine tests/runtime tests/recipes \
-  tests/reports tests/cli tests/app tests/test_*.py
+MINIMUM_TESTS ?= tests/functional tests/ops tests/kernels tests/models tests/adapters tests/data tests/engine \
+  tests/runtime tests/recipes tests/reports tests/cli tests/app tests/test_*.py
 # torch is resolved together with what depends on it; the pinned list holds for the build's own environment too.
 SETUP := $(VENV)/.installed
 
@@ -77,7 +77,8 @@ test-minimum:  ## tests with the lowest versions that pyproject.toml allows, in 
 	$(PYTHON) -m venv --clear .venv-minimum
 	.venv-minimum/bin/python -m pip install --quiet --disable-pip-version-check uv
 	.venv-minimum/bin/uv pip install --quiet --python .venv-minimum/bin/python --resolution lowest-direct -e '.[$(MINIMUM)]'
-	OMP_NUM_THREADS=1 .venv-minimum/bin/python -m pytest -n $(WORKERS) --dist worksteal -o filterwarnings=default \
+	PYTEST_ADDOPTS='-o filterwarnings=default' OMP_NUM_THREADS=1 \
+	  .venv-minimum/bin/python -m pytest -n $(WORKERS) --dist worksteal \
 	  -k 'not ($(MINIMUM_WITHOUT))' $(MINIMUM_TESTS)
 
 browser:  ## a Chromium for the tests of web pages, by apt-get (as root on Debian)
