@@ -213,7 +213,7 @@ def test_images_that_are_refused(model, image, error):
         model.predict(image)
 
 
-def test_models_that_are_refused(tmp_path, pixels):
+def test_models_that_are_refused(pixels):
     network = nn.Conv2d(3, 3, 1)
     with pytest.raises(ValueError, match="mean"):
         cacseg.Predictor(network)
@@ -221,6 +221,10 @@ def test_models_that_are_refused(tmp_path, pixels):
         cacseg.Predictor(network, mean=[0.5] * 3, std=[0.5] * 3, class_names=["a", "b"])(pixels)
     with pytest.raises(TypeError, match="logits"):
         cacseg.Predictor(nn.Flatten(), mean=[0.5] * 3, std=[0.5] * 3, class_names=NAMES)(pixels)
+
+
+def test_exported_files_that_are_refused(tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs the extra export")
     with pytest.raises(FileNotFoundError):
         cacseg.Predictor(tmp_path / "missing.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
