@@ -2,13 +2,16 @@
 
 import json
 
-import onnx
+import pytest
 import torch
-from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from cacseg.engine.export.module import Description
 from cacseg.runtime.onnx_file import METADATA
+
+pytest.importorskip("onnx", reason="needs the extra export")
+import onnx
+from onnx import TensorProto, helper, numpy_helper
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 

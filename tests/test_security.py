@@ -32,7 +32,6 @@ from campaign.loads import service_of
 from command_line import run
 from compare_runs import TINY
 from distributed_evaluation import small_model
-from onnx_files import Small, write_small
 
 ROOT = Path(__file__).parents[1]
 
@@ -323,6 +322,8 @@ def test_the_page_listens_to_this_machine_alone(model, tmp_path, capsys, monkeyp
     assert (address, other) == ("127.0.0.1", "0.0.0.0")
     assert [_status(one.app, "elsewhere.example") for one in (here, everywhere)] == [400, 200]
     assert _status(here.app, "localhost:8000") == 200
+    from onnx_files import Small, write_small  # skips without onnx
+
     options = service_of(write_small(tmp_path / "classes.onnx", Small(3), "classes")).options
     with uvicorn.Config(None, host=options.host, port=0).bind_socket() as listening:
         assert listening.getsockname()[0] == "127.0.0.1"

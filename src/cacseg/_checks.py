@@ -117,7 +117,8 @@ def is_number(value: object, *, scalars: bool = False) -> bool:
         return False
     if scalars and isinstance(value, Tensor):
         return value.ndim == 0 and value.dtype != torch.bool and not value.is_complex()
-    return isinstance(value, int | float) or (scalars and isinstance(value, numbers.Real))
+    # A tuple: torch 2.8 does not trace `int | float`.
+    return isinstance(value, (int, float)) or (scalars and isinstance(value, numbers.Real))
 
 
 def check_features(features: Tensor, channels: int | None = None, *, packed: bool = False) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from cacseg.bench.data import write_generated
-from cacseg.bench.jobs import LOOP, Rate, _Crops, compare_rates, random_model
+from cacseg.bench.jobs import FLOAT_LOOP, LOOP, Rate, _Crops, compare_rates, random_model
 from cacseg.bench.mmsegmentation import MmsegCrops
 from cacseg.cli import app
 from cacseg.recipes import change, find_recipe
@@ -28,12 +28,13 @@ def test_rates_are_compared_within_rounds():
 @pytest.mark.slow
 def test_training_is_timed_beside_a_loop(tmp_path):
     command = ["bench", "train", *SMALL, "--set", "data.crop=64,96", "--set", "training.batch=2", "--set"]
-    command += ["training.workers=1", "--set", "training.accelerator=cpu", "--steps", "3", "--rounds", "1", "--json"]
+    command += ["training.workers=1", "--set", "training.accelerator=cpu", "--steps", "3", "--rounds", "1"]
+    command += ["--set", "training.precision=bf16", "--json"]
     result = CliRunner().invoke(app, [*command, str(tmp_path / "train.json")], catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads((tmp_path / "train.json").read_text())
     ours = [f"cacseg train, {kind}, images read by workers" for kind in ("plain", "tuned")]
-    assert list(found["rows"]) == [LOOP, *ours]
+    assert list(found["rows"]) == [LOOP, FLOAT_LOOP, *ours]
     assert all(row["images_per_second"] > 0.0 for row in found["rows"].values())
     assert found["rows"][LOOP]["ratio"] == 1.0
 
@@ -74,9 +75,10 @@ def test_prediction_is_timed_beside_a_loop(tmp_path):
     (tmp_path / "images").mkdir()
     for number in range(2):
         Image.fromarray(rng.integers(0, 255, (48, 64, 3), np.uint8)).save(tmp_path / "images" / f"{number}.jpg")
-    command = ["bench", "predict", str(tmp_path / "images"), *SMALL, "--device", "cpu", "--rounds", "1", "--json"]
+    command = ["bench", "predict", str(tmp_path / "images"), *SMALL, "--device", "cpu", "--rounds", "1"]
+    command += ["--precision", "bf16", "--json"]
     result = CliRunner().invoke(app, [*command, str(tmp_path / "predict.json")], catch_exceptions=False)
     assert result.exit_code == 0
     found = json.loads((tmp_path / "predict.json").read_text())
-    assert list(found["rows"]) == [LOOP, "cacseg predict, masks", "cacseg predict, masks and overlays"]
+    assert list(found["rows"]) == [LOOP, FLOAT_LOOP, "cacseg predict, masks", "cacseg predict, masks and overlays"]
     assert found["images"] == 2

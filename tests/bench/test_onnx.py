@@ -7,14 +7,16 @@ import time
 from itertools import accumulate
 from pathlib import Path
 
-import onnx
 import pytest
 import torch
-from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 from cacseg.bench.onnx import Case, choose_clock, compare_files, onnx_steps, peak_memory
 from cacseg.cli import app
+
+pytest.importorskip("onnx", reason="needs the extra export")
+import onnx
+from onnx import TensorProto, helper
 
 
 def write_square(path, times):

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -146,8 +147,6 @@ def small_model(bands: int | None = None):
 def write_models(folder: Path) -> None:
     import torch
 
-    from onnx_files import Small, write_small
-
     folder.mkdir(parents=True)
     model = small_model()
     model.save(folder / "model.safetensors")
@@ -156,6 +155,10 @@ def write_models(folder: Path) -> None:
         {"state_dict": model.state_dict(), "meta": {"CLASSES": ("a", "b", "c"), "epoch": 3}}, folder / "weights.pth"
     )
     torch.save(model.state_dict(), folder / "old.pth", _use_new_zipfile_serialization=False)
+    if find_spec("onnx") is None:
+        return
+    from onnx_files import Small, write_small
+
     for output in ("logits", "classes", "probabilities"):
         names = {"class_names": ["road", "car", "sky"], "palette": model.palette}
         write_small(folder / f"{output}.onnx", Small(3), output, **names)

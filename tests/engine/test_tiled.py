@@ -69,7 +69,7 @@ def whole_logits(model, pixels, names, tiling):
 
 @pytest.mark.parametrize("context", ["image", "tile"])
 def test_a_prediction_needs_no_scores_of_the_whole_image(model, pixels, context):
-    predictor = Predictor(model, tile=64, overlap=32, tile_context=context, device="cpu")
+    predictor = Predictor(model, tile=64, overlap=32, tile_context=context, device="cpu", precision="fp32")
     with LargestFloats() as made:
         result = predictor(pixels)
         plain = result.plain

@@ -5,8 +5,6 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -19,7 +17,7 @@ from cacseg.cli import app
 from cacseg.engine.inference import Inference
 from cacseg.runtime import memory
 from distributed_evaluation import small_model
-from onnx_files import MEAN, STD, Small, edited, write_small
+from onnx_files import MEAN, STD, Small, edited, onnx, write_small
 
 NAMES = ["sky", "road", "tree"]
 OTHER_GRAPHS = [{"output": "probabilities"}, {"size": "features"}, {"normalise": False}, {"output": "classes"}]
@@ -316,7 +314,7 @@ def test_a_description_that_does_not_hold_is_refused(key, value, must, tmp_path)
 def test_cuda_that_does_not_start_is_an_error_and_auto_takes_the_cpu(tmp_path, monkeypatch):
     """onnxruntime says that it has CUDA, and runs on the CPU all the same."""
     path = write_small(tmp_path / "a.onnx", Small(3))
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CUDAExecutionProvider"])
     with pytest.raises(ValueError, match=r"could not start CUDA.*onnxruntime-gpu.*--device cpu"):
         cacseg.Predictor(path, device="cuda")
     monkeypatch.undo()

@@ -1,11 +1,10 @@
 """Damage to exported files is found, whatever byte it is in."""
 
-import onnx
 import pytest
 
 from cacseg.runtime.onnx_file import OnnxBackend
 from cacseg.runtime.seal import KEY, UNSEALED, check_seal, seal
-from onnx_files import Small, write_small
+from onnx_files import Small, onnx, write_small
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ class ConvertedModel(nn.Module):
 
 def is_converted(model: nn.Module) -> bool:
     """False also for an instance of the subclass that was not converted itself."""
-    return isinstance(model, ConvertedModel) and "conversion" in vars(model)
+    return isinstance(model, ConvertedModel) and "conversion" in model.__dict__  # `vars` does not trace in torch 2.8
 
 
 def check_output_channels(model: ConvertedModel, seam: SeamClassifier, output: Any) -> None:

@@ -273,7 +273,7 @@ def named_tensors_in(answer: Any, name: str = "") -> Iterator[tuple[str, Tensor]
         yield name, answer
     elif isinstance(answer, dict):
         entries = list(answer.items())
-    elif isinstance(answer, list | tuple):
+    elif isinstance(answer, (list, tuple)):  # a tuple: torch 2.8 does not trace `list | tuple`
         entries = list(enumerate(answer))
     elif dataclasses.is_dataclass(answer):
         entries = [(field.name, getattr(answer, field.name)) for field in dataclasses.fields(answer)]

@@ -11,8 +11,6 @@ from functools import partial
 from itertools import product
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -31,6 +29,10 @@ from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_i
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
 from cacseg.models import MODELS
 from onnx_files import Small, edited, write_small
+
+pytest.importorskip("onnx", reason="needs the extra export")
+import onnx
+import onnxruntime
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 NAMES, PALETTE = ("grass", 'the "sky"', "Straße"), ((10, 200, 10), (10, 10, 200), (90, 90, 90))

@@ -120,6 +120,7 @@ def padded():
 @torch.no_grad()
 @pytest.mark.parametrize("make", [Pools, lambda: small_swin(mean=MEAN, std=STD), padded, lambda: Refuses(32)])
 def test_a_program_serves_every_size(make):
+    pytest.importorskip("torch", minversion="2.13", reason="earlier ones do not trace every model")
     model = inference_copy(make())
     multiple = 32 if isinstance(model, Refuses) else 1
     module = InferenceModule(model, describe(size="input"), multiple)
