@@ -43,7 +43,7 @@ def readme_table() -> list[str]:
 
 def core_times() -> list[str]:
     """Classifier and loss on two cores of a CPU."""
-    places = {"arm_cpu_float32": "Arm Neoverse-N1, 2026-11-18", "cpu_float32": "Intel Xeon, 2026-11-15"}
+    places = {"arm_cpu_float32": "Arm Neoverse-N1, 2026-11-18", "cpu_float32": "Intel Xeon at 2.1 GHz, 2026-11-19"}
     rows = []
     for file, place in places.items():
         found = timed(file)["rows"]
@@ -153,7 +153,9 @@ def jobs() -> list[str]:
         "h200_train_camvid": "train, H200, bfloat16, CamVid",
         "h200_predict": "predict, H200, bfloat16, generated",
         "xeon_train": "train, two Xeon cores, float32, generated",
+        "xeon_amx_train": "train, two Xeon cores, bfloat16, generated",
         "xeon_predict": "predict, two Xeon cores, float32, generated",
+        "xeon_amx_predict": "predict, two Xeon cores, bfloat16, generated",
     }
     found = []
     for file, place in places.items():

@@ -156,7 +156,7 @@ def test_the_folder_of_a_run(model, tmp_path):
         cacseg.load(tmp_path / "last.ckpt")
     for name in ("a.onnx", "a.pt2"):
         (tmp_path / name).touch()
-        with pytest.raises(ValueError, match=rf"{name} is an exported file.*predict"):
+        with pytest.raises(ValueError, match=rf"{name} is an exported"):
             cacseg.load(tmp_path / name)
 
 

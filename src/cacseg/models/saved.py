@@ -100,11 +100,6 @@ def find_weights(source: str | Path, hub: HubOptions | None = None) -> Path:
         )
     if path.suffix == ".ckpt":
         raise ValueError(f"{path} is for resuming a run. Give the run's folder, or a .safetensors in it.")
-    if path.suffix in (".onnx", ".pt2"):
-        raise ValueError(
-            f"{path} is an exported file, from which no model is loaded. `cacseg predict` and `Predictor` run .onnx; a "
-            ".pt2 runs from Python (docs/export.md). Give the model that it was made from, or export it as .onnx."
-        )
     return path
 
 
