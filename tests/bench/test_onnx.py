@@ -33,6 +33,7 @@ def write_square(path, times):
     return Case(path, (1, 3, 1024, 1024), 1)
 
 
+@pytest.mark.slow
 def test_time_and_memory_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr("cacseg.bench.onnx.PROCESSES", 1)
     cases = {"plain": write_square(tmp_path / "one.onnx", 1), "context": write_square(tmp_path / "four.onnx", 4)}

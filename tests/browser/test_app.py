@@ -108,6 +108,7 @@ def test_an_image_from_upload_to_mask(page, url, expected, screenshot, tmp_path,
             page.locator(f"#download-{output}").click()
         assert download.value.suggested_filename == f"photo_{output}.png"
         arguments = (tmp_path / "model.safetensors", tmp_path / "photos", "-o", tmp_path / output, "--device", "cpu")
+        arguments += ("--precision", "fp32")
         assert run("predict", *arguments, *option, capsys=capsys, monkeypatch=monkeypatch).code == 0
         with Image.open(download.value.path()) as ours, Image.open(tmp_path / output / "masks/photo.png") as theirs:
             assert ours.mode == theirs.mode == "P"
@@ -144,6 +145,7 @@ def test_the_slider_follows_a_dragging_mouse(page, url):
     assert divider(page) == pytest.approx(30.0, abs=0.6)
 
 
+@pytest.mark.slow
 def test_the_slider_follows_a_finger(phone, url):
     phone.goto(url)
     phone.locator("#example-list button").first.tap()
@@ -165,6 +167,7 @@ def test_the_slider_follows_a_finger(phone, url):
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+@pytest.mark.slow
 def test_files_that_are_dropped(page, url):
     page.goto(url)
     files = [("one.png", encode(noise(20, 30))), ("two.png", encode(noise(20, 31))), ("text.png", b"no picture")]
@@ -209,6 +212,7 @@ def test_views_of_confidence_entropy_and_changes(page, url, expected):
     assert page.locator("#left-name").inner_text() == "Input"
 
 
+@pytest.mark.slow
 def test_keyboard_alone(page, url):
     page.goto(url)
     page.locator("#example-list button").first.focus()
@@ -254,6 +258,7 @@ def test_several_files_and_back_to_an_earlier_one(page, url):
     assert re.findall(r"\d+", page.locator("#size").inner_text()) == ["30", "20"]
 
 
+@pytest.mark.slow
 def test_the_status_ends_with_the_prediction(page):
     """Though the answer to how many are waiting comes after that of the prediction."""
     late, gate = [], threading.Event()
@@ -276,6 +281,7 @@ def test_the_status_ends_with_the_prediction(page):
         assert page.locator("#status").inner_text() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_page(page, url, screenshot, width, scheme):

@@ -118,7 +118,10 @@ def padded():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [Pools, lambda: small_swin(mean=MEAN, std=STD), padded, lambda: Refuses(32)])
+@pytest.mark.parametrize(
+    "make",
+    [Pools, pytest.param(lambda: small_swin(mean=MEAN, std=STD), marks=pytest.mark.slow), padded, lambda: Refuses(32)],
+)
 def test_a_program_serves_every_size(make):
     pytest.importorskip("torch", minversion="2.13", reason="earlier ones do not trace every model")
     model = inference_copy(make())
@@ -159,6 +162,7 @@ def test_maps_with_a_side_of_one(side, multiple, shapes):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_the_padding_of_mobilenet_in_transformers():
     model = build("transformers MobileNetV2")
     copied = inference_copy(model)
