@@ -89,7 +89,8 @@ NEEDED = {
     "runs/mine/eval": "eval runs/mine",
     "mine.onnx": "export runs/mine",
 }
-SLOW = {  # blocks of tens of seconds; every command but bench, ablate, figures, report and demo is in a fast one too
+SLOW = {  # blocks of tens of seconds, which `make snippets` runs
+    "README.md-2",
     *("docs/compare.md-0", "docs/evaluation.md-0", "docs/export.md-0", "docs/models.md-0", "docs/paper.md-0"),
     *("docs/paper.md-1", "docs/paper.md-2", "docs/quickstart.md-1", "docs/quickstart.md-3", "docs/report.md-0"),
     *("docs/report.md-1", "docs/report.md-3", "docs/speed.md-0", "docs/speed.md-1"),

@@ -45,7 +45,7 @@ def test_training_and_inference_compile_whole(kernel, backend):
     [
         pytest.param("smp Unet", marks=pytest.mark.slow),
         pytest.param("torchvision deeplabv3_mobilenet_v3_large", marks=pytest.mark.slow),
-        "transformers Segformer",
+        pytest.param("transformers Segformer", marks=pytest.mark.slow),
     ],
 )
 def test_models_of_the_libraries_compile(name):

@@ -60,6 +60,7 @@ def test_a_report_opens_without_a_network(page, reports, screenshot, name, width
     screenshot(f"report_{name}_{scheme}_{width}", full_page=True)
 
 
+@pytest.mark.slow
 def test_a_phone_shows_the_first_strip_of_a_kind_and_whole_tables(page, reports, tmp_path):
     picture = data_uri(jpeg(np.zeros((48, 64, 3), np.uint8)), "jpeg")
     seen = Examination(
@@ -84,6 +85,7 @@ def test_a_phone_shows_the_first_strip_of_a_kind_and_whole_tables(page, reports,
     assert cells <= 390  # an arm is a column
 
 
+@pytest.mark.slow
 def test_the_second_of_two_runs_is_compared_with_the_first(page, reports):
     page.goto((reports / "two.html").as_uri())
     first, second = (json.loads((reports / name / "scores.json").read_text()) for name in ("plain", "context"))
@@ -126,6 +128,7 @@ def test_the_pointer_tells_the_class_of_a_mask(page, tmp_path):
     assert page.locator("#tip").is_hidden()
 
 
+@pytest.mark.slow
 def test_the_pointer_tells_values_of_curves_and_confusions(page, reports):
     page.goto((reports / "one.html").as_uri())
     page.locator("[data-curves]").first.hover()

@@ -82,6 +82,7 @@ def test_the_plain_classifier_in_a_file(model, exported, photos):
     assert np.array_equal(result.plain, result.mask)
 
 
+@pytest.mark.slow
 def test_images_are_fitted_as_the_run_had_it(model, exported, photos):
     path = exported(scale=(28, 20))
     expected = cacseg.Predictor(model, scale=(28, 20), device="cpu", precision="fp32")(photos / "a.png")
