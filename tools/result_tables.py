@@ -48,9 +48,9 @@ def titles(arms: Iterable[str]) -> list[str]:
     return [TITLES.get(arm, arm if arm == "plain" else f"`{arm}`") for arm in arms]
 
 
-def compared(name: str) -> pd.DataFrame:
+def compared(name: str, folder: str = "compare") -> pd.DataFrame:
     """A table of all folders of `cacseg compare`, in the order of DATA; each folder has other runs."""
-    rows = pd.concat([pd.read_csv(path) for path in sorted((RECORDS / "compare").glob(f"*/{name}.csv"))])
+    rows = pd.concat([pd.read_csv(path) for path in sorted((RECORDS / folder).glob(f"*/{name}.csv"))])
     return rows.sort_values(["data", "steps"], key=_order, kind="stable", ignore_index=True)
 
 
@@ -84,7 +84,17 @@ def gains(rows: pd.DataFrame, data: dict[str, str], arms: tuple[str, ...]) -> li
 
 
 def gains_table() -> list[str]:
-    return markdown_table(["data", "model", "steps", *titles(ARMS)], gains(shipped(), DATA, ARMS))
+    """Last what the same command gave when it was run again: `tuned`, and how far the mean of any arm moved."""
+    first, second = shipped(), own(compared("results", "again"))
+    again = {tuple(row[:3]): row[3] for row in gains(second, DATA, ("tuned",))}
+    means = [averaged(rows, "plain", "mean_iou", CELL).set_index([*CELL, "arm"])["mean"] for rows in (first, second)]
+    moved = {
+        (DATA[name], MODELS[model], str(steps)): f"{change:.1f}"
+        for (name, model, steps), change in (means[1] - means[0]).abs().groupby(CELL).max().dropna().items()
+    }
+    rows = [[*row, *(found.get(tuple(row[:3]), "") for found in (again, moved))] for row in gains(first, DATA, ARMS)]
+    header = ["data", "model", "steps", *titles(ARMS), "`tuned`, run again", "any mean, run again: moved by"]
+    return markdown_table(header, rows)
 
 
 def kept_aside_table() -> list[str]:
