@@ -32,7 +32,7 @@ help:  ## this list
 $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "the pinned packages need Python >= 3.11; set PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check torch -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check torch -e '.[dev]'
 	$(BIN)/python -m cacseg._torchvision
 	touch $@
 

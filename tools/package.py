@@ -88,7 +88,7 @@ def make_environment(folder: Path, wheel: Path, empty: bool, constraint: Path | 
     """A virtual environment with the wheel; its folder of programs."""
     venv.create(folder, with_pip=False, symlinks=True)
     programs = folder / ("Scripts" if os.name == "nt" else "bin")
-    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "install", "--quiet", "--no-compile"]
     if empty:
         pinned = [] if constraint is None else ["-c", str(constraint)]
         subprocess.run([*pip, *pinned, f"{wheel}[train]"], check=True)

@@ -86,6 +86,26 @@ def test_a_phone_shows_the_first_strip_of_a_kind_and_whole_tables(page, reports,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("arms", "width", "lines"), [(3, 1280, 2), (6, 1280, 2), (3, 390, 4)])
+def test_what_an_arm_changes_stands_by_its_mask(page, tmp_path, arms, width, lines):
+    picture = data_uri(jpeg(np.zeros((48, 64, 3), np.uint8)), "jpeg")
+    cells = [Cell(title, "", picture) for title in ("image", "labels", "arm 0")]
+    for k in range(1, arms):
+        cells += [Cell(f"arm {k}", "", picture), Cell(f"changes by arm {k}", "", picture, below=True)]
+    seen = Examination({"Best": [Strip("one", cells)]}, {"sky": (1, 2, 3)}, 1, 1, "grass val")
+    (tmp_path / "page.html").write_text(make_page(Report("arms", [record()], seen)))
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto((tmp_path / "page.html").as_uri())
+    read = "all => all.map((one) => [one.alt, one.getBoundingClientRect().x, one.getBoundingClientRect().y])"
+    places = {title: (x, y) for title, x, y in page.locator(".strip img").evaluate_all(read)}
+    assert len({round(y) for _, y in places.values()}) == lines
+    for k in range(1, arms):
+        axis = 0 if width > 600 else 1  # below it, or beside it on a phone
+        assert places[f"changes by arm {k}"][axis] == pytest.approx(places[f"arm {k}"][axis], abs=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.slow
 def test_the_second_of_two_runs_is_compared_with_the_first(page, reports):
     page.goto((reports / "two.html").as_uri())
     first, second = (json.loads((reports / name / "scores.json").read_text()) for name in ("plain", "context"))

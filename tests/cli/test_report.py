@@ -161,8 +161,20 @@ def test_joined_comparisons_of_two_models_show_the_images_of_the_first(runs, run
     assert done.code == 0, done.err
     page = (tmp_path / "joined.html").read_text()
     assert "synthetic, other, 2 steps" in page
-    assert str(tmp_path / "fcn/runs/context-2-0/last.safetensors") in page
+    assert f"last.safetensors of plain-2-0, context-2-0 in {tmp_path / 'fcn/runs'}." in page
     assert page.count("<img") == 2 * 5
+
+
+def test_a_run_without_adapting_is_called_so(runs, run, tmp_path):
+    folder = shutil.copytree(runs / "context", tmp_path / "unadapted")
+    config = json.loads((folder / "config.json").read_text())
+    config["config"]["model"]["classifier_arguments"] = {"context_design": "weight"}
+    (folder / "config.json").write_text(json.dumps(config))
+    done = run("report", folder, "-o", tmp_path / "one.html", "--images", 0)
+    assert done.code == 0, done.err
+    page = (tmp_path / "one.html").read_text()
+    assert "one classifier for all images, losses of preset tuned" in page
+    assert "context-aware, preset" not in page
 
 
 def test_a_run_without_scores_beside_one_with(runs, run, tmp_path):

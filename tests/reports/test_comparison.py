@@ -102,6 +102,12 @@ def test_what_is_claimed(tuned, words):
     assert all(one in sentence for one in words), sentence
 
 
+def test_every_arm_has_a_sentence_and_the_first_is_that_of_the_classifier():
+    first, second = sentences(results(), ["plain", "overlap", "tuned"])
+    assert "context-aware" in first
+    assert "soft-Jaccard" in second
+
+
 def test_the_baseline_alone_claims_and_draws_nothing():
     alone = results({"plain": [50.0]})
     assert sentences(alone, ["plain"]) == []

@@ -71,7 +71,7 @@ def test_a_part_is_evenly_spaced_and_never_more_than_there_is():
     assert len(evenly_spaced(data, 99)) == len(data)
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, 2, 3])
 def test_strips_of_real_models(count):
     data, done = small_data(), []
     subjects = [Subject(f"run {k}", small_model) for k in range(count)]
@@ -80,10 +80,14 @@ def test_strips_of_real_models(count):
     assert done[-1] == 4 * count
     strips = [strip for group in seen.groups.values() for strip in group]
     assert len(strips) == len({strip.name for strip in strips}) == 4
-    titles = ["image", "labels", "plain", "context", "changes"] if count == 1 else None
-    titles = titles or ["image", "labels", "run 0", "run 1", "changes"]
+    titles = ["image", "labels"] + {
+        1: ["plain", "context", "changes"],
+        2: ["run 0", "run 1", "changes"],
+        3: ["run 0", "run 1", "changes by run 1", "run 2", "changes by run 2"],
+    }[count]
     for strip in strips:
         assert [cell.title for cell in strip.cells] == titles
+        assert [cell.below for cell in strip.cells] == [" by " in title for title in titles]
         for cell in strip.cells:
             assert opened(cell.picture).shape == (48, 64, 3)
     sample = next(data.read(k) for k in range(5) if data.image_name(k) == strips[0].name)

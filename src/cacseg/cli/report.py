@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -207,6 +208,14 @@ def _write(path: Path, found: Report, runs: Mapping[str, RunFolder]) -> Path:
     from cacseg._files import write_file
     from cacseg.reports.page import make_page
 
-    weights = ", ".join(dict.fromkeys(str(one.weights) for one in runs.values()))
-    write_file(path, make_page(found._replace(weights=weights)))
+    write_file(path, make_page(found._replace(weights=_name_files([one.weights for one in runs.values()]))))
     return path
+
+
+def _name_files(paths: Iterable[Path | None]) -> str:
+    """Names files, those of equal names by their folders: `last.safetensors of a and b in runs`."""
+    found = list(dict.fromkeys(path for path in paths if path is not None))
+    if len(found) < 2 or len({path.name for path in found}) > 1:
+        return ", ".join(map(str, found))
+    common = os.path.commonpath([path.parent for path in found])
+    return f"{found[0].name} of {', '.join(os.path.relpath(path.parent, common) for path in found)} in {common}"

@@ -171,7 +171,7 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
     facts = {
         "recipe": recipe,
         "model": model.name if model.backbone is None else f"{model.name} on {model.backbone}",
-        "classifier": "plain" if model.classifier == "plain" else f"context-aware, preset {model.preset}",
+        "classifier": _classifier(model),
         "started from": str(start),
         "data": data.name if data.root is None else f"{data.name} in {data.root}",
         "splits": f"{data.train_split} to train, {data.val_split} to validate",
@@ -184,6 +184,14 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
         facts["images"] = f"{scores['train_images']} to train, {validated} to validate"
         facts |= {"parameters": f"{scores['parameters']:,}", "date": scores["date"][:16].replace("T", " ") + " UTC"}
     return {**facts, "device": scores.get("device", "")}
+
+
+def _classifier(model: ModelConfig) -> str:
+    if model.classifier == "plain":
+        return "plain"
+    if model.classifier_arguments.get("context_design") == "weight":
+        return f"one classifier for all images, losses of preset {model.preset}"
+    return f"context-aware, preset {model.preset}"
 
 
 def read_metrics(path: Path) -> pd.DataFrame | None:

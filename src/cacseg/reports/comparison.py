@@ -148,13 +148,13 @@ def _with_difference(line: Any, is_base: bool) -> str:
 
 
 def sentences(results: pd.DataFrame, arms: Sequence[str]) -> list[str]:
-    """A sentence for each cell: how much each arm gains over the baseline, and whether that is clear."""
+    """A sentence for each arm and cell: how much it gains over the baseline, and whether that is clear."""
     lines, found = averaged(own(results), arms[0], "mean_iou", CELL), []
     several = len(lines.drop_duplicates(CELL)) > 1
     for cell, of_cell in lines[(lines["arm"] != arms[0]) & (lines["pairs"] > 0)].groupby(CELL, sort=False):
         ordered = sorted(of_cell.itertuples(), key=lambda line: line.arm != "tuned")
         where = f"On {cell[0]}" + (f" ({cell[1]}, {cell[2]} steps)" if several else "")
-        found.append(f"{where} {'; '.join(_claim(line, arms[0]) for line in ordered)}.")
+        found += [f"{where}, {_claim(line, arms[0])}." for line in ordered]
     return found
 
 

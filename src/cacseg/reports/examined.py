@@ -14,6 +14,7 @@ from cacseg.runtime.colours import Colour
 
 CONFUSIONS = 25  # rows of the table
 LISTED = 30  # classes of a legend that is open
+COLUMNS = 8  # of pictures, where those of one model are below one another
 
 
 def images_section(seen: Examination, weights: str) -> str:
@@ -43,12 +44,19 @@ def _swatch(name: str, colour: Colour) -> str:
 
 
 def _strip(strip: Strip) -> str:
-    cells = "".join(
-        f'<figure><img src="{cell.picture}" alt="{text(cell.title)}" decoding="async"{" data-mask" * cell.is_mask}>'
-        f"<figcaption><b>{text(cell.title)}</b> {text(cell.words)}</figcaption></figure>"
-        for cell in strip.cells
-    )
-    return f'<div class="strip"><h4>{text(strip.name)}</h4><div class="cells">{cells}</div></div>'
+    places: list[str] = []
+    for cell in strip.cells:
+        figure = (
+            f'<figure><img src="{cell.picture}" alt="{text(cell.title)}" decoding="async"{" data-mask" * cell.is_mask}>'
+            f"<figcaption><b>{text(cell.title)}</b> {text(cell.words)}</figcaption></figure>"
+        )
+        if cell.below:
+            places[-1] = f'<div class="pair">{places[-1]}{figure}</div>'
+        else:
+            places.append(figure)
+    paired = any(cell.below for cell in strip.cells)
+    kind = f'"cells paired" style="--columns:{min(COLUMNS, len(places))}"' if paired else '"cells"'
+    return f'<div class="strip"><h4>{text(strip.name)}</h4><div class={kind}>{"".join(places)}</div></div>'
 
 
 def confusion_section(counts: Mapping[str, Tensor], names: Sequence[str], where: str) -> str:

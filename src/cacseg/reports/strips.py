@@ -40,6 +40,7 @@ class Cell(NamedTuple):
     words: str  # below the picture
     picture: str  # a data URI
     is_mask: bool = False
+    below: bool = False  # the one before it: what it changes
 
 
 class Strip(NamedTuple):
@@ -201,7 +202,8 @@ def _cells(
         if place:
             marked = draw_changes(image, _small(before), _small(mask), labels, ignore_index)
             words = _count(before, mask, sample.labels, ignore_index)
-            cells.append(Cell("changes" if len(shown) == 2 else f"changes by {title}", words, _photo(marked)))
+            changes = "changes" if len(shown) == 2 else f"changes by {title}"
+            cells.append(Cell(changes, words, _photo(marked), below=len(shown) > 2))
     if len(shown) == 1:
         wrong = draw_changes(image, labels, _small(before), labels, ignore_index)
         cells.append(Cell("errors", "", _photo(wrong)))
