@@ -15,7 +15,7 @@ from cacseg.engine.log import METRICS
 from cacseg.engine.scores import Scores, read_evaluation, read_scores, scores_of_evaluation
 from cacseg.models.saved import BEST, LAST
 from cacseg.recipes.compare import FILE, SCORES, describe
-from cacseg.recipes.config import Config, DataConfig, flat
+from cacseg.recipes.config import Config, DataConfig, ModelConfig, flat
 from cacseg.recipes.files import CONFIG, read_config
 from cacseg.recipes.protocol import data_to_evaluate
 
