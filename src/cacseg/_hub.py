@@ -6,10 +6,13 @@ huggingface_hub is imported when it is needed: the core does without it.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 CONFIG = "config.json"
 CARD = "README.md"
@@ -40,12 +43,30 @@ def check_hub_name(name: str) -> None:
 
 
 def download(name: str, file: str, options: HubOptions | None = None) -> Path:
-    """A file of a model on the Hub, from the local cache where it is there and up to date."""
+    """A file of a model on the Hub, from the local cache where it is there and up to date.
+
+    Without a network the Hub is not asked: huggingface_hub would try for half a minute, after a mistyped path too.
+    """
     from huggingface_hub import hf_hub_download
 
     options = options or HubOptions()
-    with hub_errors(name, file, options.revision):
+    why = "" if options.local_files_only or options.force_download else _why_unreachable()
+    if why:
+        options = options._replace(local_files_only=True)
+    with hub_errors(name, file, options.revision, why):
         return Path(hf_hub_download(name, file, **options._asdict()))
+
+
+def _why_unreachable() -> str:
+    """Why the Hub's address is not known here; empty if it is, if a proxy looks it up, and where it is not asked."""
+    from huggingface_hub import constants
+
+    if not (constants.HF_HUB_OFFLINE or getproxies()):
+        try:
+            socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
+        except OSError as error:
+            return _first_line(error)
+    return ""
 
 
 def upload(folder: Path, name: str, *, private: bool | None = None) -> str:
@@ -66,8 +87,8 @@ def upload(folder: Path, name: str, *, private: bool | None = None) -> str:
 
 
 @contextmanager
-def hub_errors(name: str, file: str = "", revision: str | None = None) -> Iterator[None]:
-    """One line for what the Hub, or the way to it, answers."""
+def hub_errors(name: str, file: str = "", revision: str | None = None, why: str = "") -> Iterator[None]:
+    """One line for what the Hub, or the way to it, answers; `why` it was not asked."""
     from huggingface_hub import errors
 
     try:
@@ -85,7 +106,7 @@ def hub_errors(name: str, file: str = "", revision: str | None = None) -> Iterat
         raise FileNotFoundError(f"{name} has no revision {revision!r}. Leave revision out for the newest.") from None
     except errors.LocalEntryNotFoundError as error:
         cause = error.__cause__
-        reason = "local_files_only=True" if cause is None else _first_line(cause)
+        reason = why or ("local_files_only=True" if cause is None else _first_line(cause))
         raise FileNotFoundError(
             f"{name} must be a file, a folder or a name on the Hugging Face Hub: there is none here, its {file} is not "
             f"in the local cache, and the Hub was not reached ({reason}). Check the path, or the network and "

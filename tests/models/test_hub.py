@@ -248,6 +248,21 @@ def test_no_network(monkeypatch, tmp_path):
     assert one_line(error)
 
 
+def test_without_a_network_the_hub_is_not_asked(model, tmp_path, monkeypatch):
+    """Nor waited for: a cached name loads, another one is an error at once."""
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setattr(time, "sleep", None)  # between the Hub's own attempts
+    model.save_pretrained(tmp_path / "folder")
+    cache(tmp_path / "folder", tmp_path / "cache")
+    assert same(cacseg.load(NAME, cache_dir=tmp_path / "cache"), model)
+    with pytest.raises(FileNotFoundError, match=r"owner/other must be .* was not reached \(.+\)") as error:
+        cacseg.load("owner/other", cache_dir=tmp_path / "cache")
+    assert one_line(error)
+
+
 def test_a_path_is_not_taken_for_a_name(tmp_path, monkeypatch):
     """A mistyped run is told at once, without a network."""
     monkeypatch.chdir(tmp_path)
