@@ -69,7 +69,6 @@ def test_a_model_that_does_not_adapt_has_one_answer(arguments):
 def test_a_large_image_is_predicted_small_and_answered_at_its_own_size(monkeypatch):
     """The mask is the argmax of the interpolated scores, among the classes of the small mask."""
     monkeypatch.setattr(module, "SHOWN_PIXELS", 2000)
-    monkeypatch.setattr(module, "ROWS", 7)
     one = predictor()
     image = noise(130, 170)
     found = one.predict(image)

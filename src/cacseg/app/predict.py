@@ -26,7 +26,6 @@ from cacseg.runtime.result import to_integers
 
 SHOWN_PIXELS = 2**21  # 2048x1024; larger images are predicted and shown at this size
 MAX_PIXELS = 100_000_000  # of an image that is decoded
-ROWS = 256  # of scores whose probabilities are in memory at once
 MAPS = ("confidence", "entropy")
 
 Bytes = npt.NDArray[np.uint8]
@@ -113,8 +112,7 @@ class Predictor:
 
 def _answer(scores: Tensor, size: tuple[int, int]) -> Answer:
     shown = most_likely(scores, 0).to(torch.uint8).cpu().numpy()
-    strips = [confidence_and_entropy(one, are_logits=True) for one in scores.split(ROWS, dim=1)]
-    maps = [to_integers(torch.cat(found).cpu().numpy()) for found in zip(*strips, strict=True)]
+    maps = [to_integers(one.cpu().numpy()) for one in confidence_and_entropy(scores, are_logits=True)]
     mask = shown if shown.shape == size else _enlarge(scores, np.unique(shown), size)
     return Answer(mask, np.stack([shown, *maps]))
 

@@ -31,6 +31,8 @@ CUDA = "CUDAExecutionProvider"
 GPU_PACKAGE = "onnxruntime-gpu and the CUDA and cuDNN it was built for (pip install 'onnxruntime-gpu[cuda,cudnn]')"
 OR_CPU = "or predict on the CPU: --device cpu (device='cpu')"
 TINY = np.finfo(np.float32).tiny
+BAND = 2**18  # scores that are in memory, with what is made of them, at once
+LEAST = -1e4  # a logarithm whose exponential is 0, also in place of -inf
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
 
@@ -151,7 +153,7 @@ class OnnxBackend:
 
     def _answer(self, scores: Floats, maps: bool) -> Answer:
         mask = scores.argmax(0).astype(np.uint8)
-        return Answer(mask, *confidence_and_entropy(softmax(scores))) if maps else Answer(mask)
+        return Answer(mask, *confidence_and_entropy(scores)) if maps else Answer(mask)
 
 
 def open_file(path: str | Path, device: str = "auto", threads: int | None = None) -> tuple[Any, dict[str, Any]]:
@@ -181,16 +183,21 @@ def open_file(path: str | Path, device: str = "auto", threads: int | None = None
     return session, facts
 
 
-def softmax(scores: Floats) -> Floats:
-    powers = np.exp(scores - scores.max(0))
-    return np.asarray(powers / powers.sum(0), np.float32)
+def confidence_and_entropy(scores: Floats) -> tuple[Floats, Floats]:
+    """Of logits [n, H, W], the largest probability, and the entropy over the logarithm of n.
 
-
-def confidence_and_entropy(probabilities: Floats) -> tuple[Floats, Floats]:
-    """Of [n, H, W], the largest probability, and the entropy over the logarithm of n."""
-    logarithms = np.log(np.maximum(probabilities, TINY))
-    entropy = -(probabilities * logarithms).sum(0) / math.log(max(2, len(probabilities)))
-    return probabilities.max(0), np.asarray(entropy, np.float32)
+    In bands of rows, which stay in the caches of a core: a quarter of the time.
+    """
+    n, height, width = scores.shape
+    confidence, entropy = np.empty((2, height, width), np.float32)
+    rows = max(1, BAND // (n * width))
+    for band in (slice(y, y + rows) for y in range(0, height, rows)):
+        shifted = np.maximum(scores[:, band] - scores[:, band].max(0), LEAST)
+        powers = np.exp(shifted)
+        total = powers.sum(0)
+        confidence[band] = 1.0 / total
+        entropy[band] = np.log(total) - np.einsum("nhw,nhw->hw", powers, shifted) / total
+    return confidence, np.asarray(np.maximum(entropy, 0.0) / math.log(max(2, n)), np.float32)
 
 
 def _nearest(classes: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[Any]:
