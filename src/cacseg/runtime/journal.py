@@ -202,5 +202,5 @@ def _compare(written: Path, options: Mapping[str, Any]) -> None:
         changes = "; ".join(f"{key} was {before.get(key)!r} and is now {now.get(key)!r}" for key in keys)
         raise ValueError(
             f"{written.parent} holds, by its {written.name}, predictions made with other options ({changes}). "
-            "Choose another folder, or pass --overwrite to make them anew."
+            "Give the earlier options again, choose another folder, or pass --overwrite to make them anew."
         )
