@@ -62,6 +62,11 @@ def shipped() -> pd.DataFrame:
     return own(compared("results"))
 
 
+def again() -> pd.DataFrame:
+    """The same commands, run a second time."""
+    return own(compared("results", "again"))
+
+
 def kept_aside() -> pd.DataFrame:
     rows = pd.read_csv(RECORDS / "kept_aside.csv").replace({"arm": {"plain_overlap": "overlap"}})
     return rows[rows["own"] == "yes"].rename(columns={"miou": "mean_iou"})
@@ -85,14 +90,14 @@ def gains(rows: pd.DataFrame, data: dict[str, str], arms: tuple[str, ...]) -> li
 
 def gains_table() -> list[str]:
     """Last what the same command gave when it was run again: `tuned`, and how far the mean of any arm moved."""
-    first, second = shipped(), own(compared("results", "again"))
-    again = {tuple(row[:3]): row[3] for row in gains(second, DATA, ("tuned",))}
+    first, second = shipped(), again()
+    gained = {tuple(row[:3]): row[3] for row in gains(second, DATA, ("tuned",))}
     means = [averaged(rows, "plain", "mean_iou", CELL).set_index([*CELL, "arm"])["mean"] for rows in (first, second)]
     moved = {
         (DATA[name], MODELS[model], str(steps)): f"{change:.1f}"
         for (name, model, steps), change in (means[1] - means[0]).abs().groupby(CELL).max().dropna().items()
     }
-    rows = [[*row, *(found.get(tuple(row[:3]), "") for found in (again, moved))] for row in gains(first, DATA, ARMS)]
+    rows = [[*row, *(found.get(tuple(row[:3]), "") for found in (gained, moved))] for row in gains(first, DATA, ARMS)]
     header = ["data", "model", "steps", *titles(ARMS), "`tuned`, run again", "any mean, run again: moved by"]
     return markdown_table(header, rows)
 
@@ -168,20 +173,22 @@ def class_table() -> list[str]:
 
 
 def adapting_table() -> list[str]:
-    """`tuned` minus arms that share its losses and do not adapt, paired by seed."""
-    both = pd.concat([kept_aside(), shipped(), scenes()])
+    """`tuned` minus arms that share its losses and do not adapt, paired by seed; and when they were run again."""
+    rounds = {"": pd.concat([kept_aside(), shipped(), scenes()]), ", run again": again()}
+    columns = [(base, words) for base in ("overlap", "unadapted") for words in rounds]
     against = {}
-    for base in ("overlap", "unadapted"):
-        lines = averaged(both, base, "mean_iou", CELL)
+    for base, words in columns:
+        lines = averaged(rounds[words], base, "mean_iou", CELL)
         for line in lines[(lines["arm"] == "tuned") & (lines["pairs"] >= 3)].itertuples():
             cell = line.data, line.model, line.steps
-            against.setdefault(cell, {})[base] = plus_minus(line.difference, line.difference_error, "+")
+            against.setdefault(cell, {})[base, words] = plus_minus(line.difference, line.difference_error, "+")
     names = {**KEPT_ASIDE, **DATA, **SCENES}
     rows = [
-        [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(base, "") for base in ("overlap", "unadapted"))]
+        [f"{names[data]}, {MODELS[model]}, {steps} steps", *(found.get(column, "") for column in columns)]
         for (data, model, steps), found in against.items()
     ]
-    return markdown_table(["mIoU of `tuned` minus that of", *titles(("overlap", "unadapted"))], rows)
+    header = [title + words for title, (_, words) in zip(titles(base for base, _ in columns), columns, strict=True)]
+    return markdown_table(["mIoU of `tuned` minus that of", *header], rows)
 
 
 def ablation(name: str) -> list[str]:

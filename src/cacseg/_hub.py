@@ -45,7 +45,8 @@ def check_hub_name(name: str) -> None:
 def download(name: str, file: str, options: HubOptions | None = None) -> Path:
     """A file of a model on the Hub, from the local cache where it is there and up to date.
 
-    Without a network the Hub is not asked: huggingface_hub would try for half a minute, after a mistyped path too.
+    Where its address cannot be looked up the Hub is not asked: huggingface_hub would try for half a minute, after a
+    mistyped path too.
     """
     from huggingface_hub import hf_hub_download
 
@@ -61,10 +62,11 @@ def _why_unreachable() -> str:
     """Why the Hub's address is not known here; empty if it is, if a proxy looks it up, and where it is not asked."""
     from huggingface_hub import constants
 
-    if not (constants.HF_HUB_OFFLINE or getproxies()):
+    if not (constants.HF_HUB_OFFLINE or getproxies().keys() - {"no"}):  # no_proxy is none
         try:
-            socket.getaddrinfo(urlsplit(constants.ENDPOINT).hostname, None)
-        except OSError as error:
+            if host := urlsplit(constants.ENDPOINT).hostname:
+                socket.getaddrinfo(host, None)
+        except (OSError, ValueError) as error:
             return _first_line(error)
     return ""
 

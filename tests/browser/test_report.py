@@ -86,7 +86,7 @@ def test_a_phone_shows_the_first_strip_of_a_kind_and_whole_tables(page, reports,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arms", "width", "lines"), [(3, 1280, 2), (6, 1280, 2), (3, 390, 4)])
+@pytest.mark.parametrize(("arms", "width", "lines"), [(3, 1280, 2), (6, 1280, 2), (6, 800, 4), (3, 390, 4)])
 def test_what_an_arm_changes_stands_by_its_mask(page, tmp_path, arms, width, lines):
     picture = data_uri(jpeg(np.zeros((48, 64, 3), np.uint8)), "jpeg")
     cells = [Cell(title, "", picture) for title in ("image", "labels", "arm 0")]

@@ -165,16 +165,39 @@ def test_joined_comparisons_of_two_models_show_the_images_of_the_first(runs, run
     assert page.count("<img") == 2 * 5
 
 
+def test_runs_are_named_however_their_folders_are_given(runs, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain", "context"):
+        shutil.copytree(runs / name, tmp_path / name)
+    for folders, words in (
+        (("plain", "context"), "plain/last.safetensors, context/last.safetensors"),
+        (("plain", tmp_path / "context"), f"plain/last.safetensors, {tmp_path}/context/last.safetensors"),
+        ((tmp_path / "plain", tmp_path / "context"), f"last.safetensors of plain, context in {tmp_path}"),
+    ):
+        done = run("report", *folders, "-o", "both.html", "--images", 2)
+        assert done.code == 0, done.err
+        assert words in (tmp_path / "both.html").read_text()
+
+
 def test_a_run_without_adapting_is_called_so(runs, run, tmp_path):
     folder = shutil.copytree(runs / "context", tmp_path / "unadapted")
     config = json.loads((folder / "config.json").read_text())
-    config["config"]["model"]["classifier_arguments"] = {"context_design": "weight"}
-    (folder / "config.json").write_text(json.dumps(config))
-    done = run("report", folder, "-o", tmp_path / "one.html", "--images", 0)
-    assert done.code == 0, done.err
-    page = (tmp_path / "one.html").read_text()
-    assert "one classifier for all images, losses of preset tuned" in page
-    assert "context-aware, preset" not in page
+    known = config["config"]["model"]
+    for change, words in (
+        (
+            {"classifier_arguments": {"context_design": "weight"}},
+            "one classifier for all images, losses of preset tuned",
+        ),
+        ({"variant": "loss_a"}, "one classifier for all images<"),
+        ({"variant": "loss_c"}, "context-aware, preset tuned"),
+    ):
+        config["config"]["model"] = {**known, **change}
+        (folder / "config.json").write_text(json.dumps(config))
+        done = run("report", folder, "-o", tmp_path / "one.html", "--images", 0)
+        assert done.code == 0, done.err
+        page = (tmp_path / "one.html").read_text()
+        assert words in page
+        assert ("context-aware, preset" in page) == words.startswith("context-aware")
 
 
 def test_a_run_without_scores_beside_one_with(runs, run, tmp_path):

@@ -34,6 +34,17 @@ def test_bands_change_nothing(monkeypatch, shape, band, scale):
             assert float(one.min()) >= -1e-6
 
 
+def test_a_pixel_without_scores_has_no_certainty():
+    scores = torch.zeros(3, 4, 5)
+    scores[:, 1, 2] = torch.nan
+    for found in (
+        backend.confidence_and_entropy(scores, are_logits=True),
+        onnx_file.confidence_and_entropy(scores.numpy()),
+    ):
+        for one in found:
+            assert np.argwhere(np.isnan(np.asarray(one))).tolist() == [[1, 2]]
+
+
 def test_a_class_that_a_model_rules_out_has_no_part():
     scores = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0))
     scores[2] = -torch.inf

@@ -248,12 +248,15 @@ def test_no_network(monkeypatch, tmp_path):
     assert one_line(error)
 
 
-def test_without_a_network_the_hub_is_not_asked(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("endpoint", ["http://hub.invalid", "http://hub..invalid"])
+def test_without_a_network_the_hub_is_not_asked(model, tmp_path, monkeypatch, endpoint):
     """Nor waited for: a cached name loads, another one is an error at once."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://hub.invalid")
+    monkeypatch.setenv("no_proxy", "localhost")  # which is no proxy
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(time, "sleep", None)  # between the Hub's own attempts
     model.save_pretrained(tmp_path / "folder")
     cache(tmp_path / "folder", tmp_path / "cache")

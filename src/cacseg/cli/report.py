@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -213,9 +212,9 @@ def _write(path: Path, found: Report, runs: Mapping[str, RunFolder]) -> Path:
 
 
 def _name_files(paths: Iterable[Path | None]) -> str:
-    """Names files, those of equal names by their folders: `last.safetensors of a and b in runs`."""
+    """Names files, those of equal names in folders beside one another once: `last.safetensors of a, b in runs`."""
     found = list(dict.fromkeys(path for path in paths if path is not None))
-    if len(found) < 2 or len({path.name for path in found}) > 1:
+    names, places = {path.name for path in found}, {path.parent.parent for path in found}
+    if len(found) < 2 or len(names) > 1 or len(places) > 1 or places == {Path()}:
         return ", ".join(map(str, found))
-    common = os.path.commonpath([path.parent for path in found])
-    return f"{found[0].name} of {', '.join(os.path.relpath(path.parent, common) for path in found)} in {common}"
+    return f"{names.pop()} of {', '.join(path.parent.name for path in found)} in {places.pop()}"

@@ -18,6 +18,7 @@ from cacseg.recipes.compare import FILE, SCORES, describe
 from cacseg.recipes.config import Config, DataConfig, ModelConfig, flat
 from cacseg.recipes.files import CONFIG, read_config
 from cacseg.recipes.protocol import data_to_evaluate
+from cacseg.variants import VARIANTS
 
 DIGITS = 18  # a count has fewer
 
@@ -189,7 +190,11 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
 def _classifier(model: ModelConfig) -> str:
     if model.classifier == "plain":
         return "plain"
-    if model.classifier_arguments.get("context_design") == "weight":
+    row = {} if model.variant is None else VARIANTS[model.variant].classifier
+    design = {**row, **model.classifier_arguments}.get("context_design")
+    if design == "none":
+        return "one classifier for all images"
+    if design == "weight":
         return f"one classifier for all images, losses of preset {model.preset}"
     return f"context-aware, preset {model.preset}"
 

@@ -186,7 +186,7 @@ def open_file(path: str | Path, device: str = "auto", threads: int | None = None
 def confidence_and_entropy(scores: Floats) -> tuple[Floats, Floats]:
     """Of logits [n, H, W], the largest probability, and the entropy over the logarithm of n.
 
-    In bands of rows, which stay in the caches of a core: a quarter of the time.
+    In bands of rows, which stay in the caches of a core: a third of the time.
     """
     n, height, width = scores.shape
     confidence, entropy = np.empty((2, height, width), np.float32)
