@@ -190,6 +190,7 @@ def test_a_run_without_adapting_is_called_so(runs, run, tmp_path):
         ),
         ({"variant": "loss_a"}, "one classifier for all images<"),
         ({"variant": "loss_c"}, "context-aware, preset tuned"),
+        ({"variant": "of a later version"}, "context-aware, preset tuned"),
     ):
         config["config"]["model"] = {**known, **change}
         (folder / "config.json").write_text(json.dumps(config))

@@ -21,7 +21,7 @@ def exact(scores):
 @pytest.mark.parametrize("shape", [(1, 5, 7), (2, 1, 1), (19, 33, 600), (150, 40, 70)])
 @pytest.mark.parametrize("band", [1, 2**14, 2**30])
 def test_bands_change_nothing(monkeypatch, shape, band, scale):
-    monkeypatch.setattr(backend, "CPU_BAND", band)
+    monkeypatch.setattr(backend, "BAND", band)
     monkeypatch.setattr(onnx_file, "BAND", band)
     scores = scale * torch.randn(shape, generator=torch.Generator().manual_seed(0))
     ours = backend.confidence_and_entropy(scores, are_logits=True)

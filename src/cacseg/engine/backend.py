@@ -29,11 +29,9 @@ from cacseg.engine.tiled import comes_in_parts, networks_for, parts_of
 from cacseg.metrics import most_likely
 from cacseg.models.model import SegmentationModel, evaluating
 from cacseg.presets import or_default
-from cacseg.runtime.backend import Answer, Context, Scale, name_classes
+from cacseg.runtime.backend import BAND, LEAST, Answer, Context, Scale, name_classes
 
-CPU_BAND = 2**18  # scores a thread: with what is made of them they fit into the caches of a core
-GPU_BAND = 2**26
-LEAST = -1e4  # a logarithm whose exponential is 0
+GPU_BAND = 2**26  # scores whose probabilities are in memory at once: 256 MiB
 
 
 class TorchBackend:
@@ -221,7 +219,7 @@ def confidence_and_entropy(
     In bands of rows: on a CPU they stay in its caches and take less than half of the time, on a GPU they save memory.
     """
     n, _, width = scores.shape
-    most = GPU_BAND if scores.is_cuda else CPU_BAND * torch.get_num_threads()
+    most = GPU_BAND if scores.is_cuda else BAND * torch.get_num_threads()
     maps = [_of_band(band, are_logits) for band in scores.split(max(1, most // (n * width)), dim=1)]
     confidence, entropy = (torch.cat(parts) for parts in zip(*maps, strict=True))
     return confidence, entropy.div_(math.log(max(2, n)))
@@ -229,6 +227,5 @@ def confidence_and_entropy(
 
 def _of_band(scores: Float[Tensor, "n h W"], are_logits: bool) -> tuple[Float[Tensor, "h W"], Float[Tensor, "h W"]]:
     logarithms = scores.log_softmax(0) if are_logits else scores.log()
-    # Of a probability of 0 the logarithm is -inf, and their product is to be 0.
     entropy = -(logarithms.exp() * logarithms.clamp_min(LEAST)).sum(0)
     return logarithms.amax(0).exp(), entropy

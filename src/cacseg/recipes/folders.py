@@ -190,8 +190,8 @@ def _facts(recipe: str, config: Config, scores: Scores) -> dict[str, str]:
 def _classifier(model: ModelConfig) -> str:
     if model.classifier == "plain":
         return "plain"
-    row = {} if model.variant is None else VARIANTS[model.variant].classifier
-    design = {**row, **model.classifier_arguments}.get("context_design")
+    row = VARIANTS.get(model.variant or "")
+    design = {**(row.classifier if row else {}), **model.classifier_arguments}.get("context_design")
     if design == "none":
         return "one classifier for all images"
     if design == "weight":

@@ -14,6 +14,9 @@ from cacseg.runtime.result import Bytes, Floats
 Context = dict[str, npt.NDArray[np.float64]]  # of the frames of a film
 Scale = tuple[int, int]  # the longest and the shortest side an image may have
 
+BAND = 2**18  # scores that fit, with what is made of them, into the caches of a core
+LEAST = -1e4  # a logarithm whose exponential is 0, in place of -inf, which times 0 is no number
+
 
 class Answer(NamedTuple):
     """For each pixel of an image its class, and where they were asked for confidence and entropy."""

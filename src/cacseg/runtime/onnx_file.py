@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cacseg._text import parse_json
-from cacseg.runtime.backend import Answer, Context, Scale, keep_ratio, name_classes, resize, view_at
+from cacseg.runtime.backend import BAND, LEAST, Answer, Context, Scale, keep_ratio, name_classes, resize, view_at
 from cacseg.runtime.bands import Pixels
 from cacseg.runtime.memory import check_scores
 from cacseg.runtime.result import Floats
@@ -31,8 +31,6 @@ CUDA = "CUDAExecutionProvider"
 GPU_PACKAGE = "onnxruntime-gpu and the CUDA and cuDNN it was built for (pip install 'onnxruntime-gpu[cuda,cudnn]')"
 OR_CPU = "or predict on the CPU: --device cpu (device='cpu')"
 TINY = np.finfo(np.float32).tiny
-BAND = 2**18  # scores that are in memory, with what is made of them, at once
-LEAST = -1e4  # a logarithm whose exponential is 0, also in place of -inf
 ROUNDED = 2.0**-25  # what may be left of 1 beside a probability that is 1 in float32
 
 
