@@ -58,6 +58,18 @@ def matmul_precision(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def without_tf32() -> Iterator[None]:
+    """Products and convolutions in true float32 within a block."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        with matmul_precision("highest"):
+            yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+
+
 def exact_products(values: Tensor) -> AbstractContextManager[None]:
     """Products in true float32 where the user allows TF32 for the model's own."""
     is_exact = not values.is_cuda or torch.get_float32_matmul_precision() == "highest"

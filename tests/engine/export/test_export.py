@@ -27,6 +27,7 @@ from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages
 from cacseg.engine.export.module import TRACED, TRACES_MOST, Description, InferenceModule, inference_copy
 from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
+from cacseg.functional._precision import without_tf32
 from cacseg.models import MODELS
 from onnx_files import Small, edited, write_small
 
@@ -301,11 +302,11 @@ def test_aotinductor_on_a_gpu(tmp_path):
     assert next(model.parameters()).is_cuda
     compiled = torch._inductor.aoti_load_package(str(written.path))
     images = draw(*shape).cuda()
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with without_tf32():
         truth = model(
             (images / 255.0 - torch.tensor(MEAN).view(1, 3, 1, 1).cuda()) / torch.tensor(STD).view(1, 3, 1, 1).cuda()
         )
-    torch.testing.assert_close(compiled(images), truth, atol=1e-2, rtol=1e-2)
+        torch.testing.assert_close(compiled(images), truth, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.slow
@@ -433,6 +434,20 @@ def test_the_rounding_of_a_model_itself_counts():
         assert check.passed == passes
     noisy = InferenceModule(Noisy(), PLAIN)
     assert own_rounding(noisy, images, noisy.logits(images)) == 0.0
+
+
+def test_files_are_compared_in_true_float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    reference = InferenceModule(inference_copy(Small(3)), PLAIN)
+    seen = []
+
+    def run(images):
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return reference(images)
+
+    assert compare(run, reference, draw(1, 3, 40, 60)).passed
+    assert seen == [False]
+    assert torch.backends.cudnn.allow_tf32
 
 
 def test_a_file_is_verified_as_it_is_read(tmp_path):

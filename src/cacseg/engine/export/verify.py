@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cacseg.engine.export.formats import Run
 from cacseg.engine.export.module import Description, InferenceModule, draw_images, finish
+from cacseg.functional._precision import without_tf32
 
 SHAPES = ((1, 97, 130), (3, 144, 75))  # images, height, width
 # The largest difference that counts as rounding, over the range of the values; None: whatever it may be. Some CPUs add
@@ -47,6 +48,7 @@ class Check(NamedTuple):
 
 
 @torch.no_grad()
+@without_tf32()
 def compare(run: Run, reference: InferenceModule, images: Tensor) -> Check:
     """What a file gives for a batch, beside the model in float32."""
     described = reference.described
