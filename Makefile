@@ -117,8 +117,8 @@ tables: $(SETUP)  ## write the measured tables of README and docs anew
 notebook: $(SETUP)  ## run examples/quickstart.ipynb anew and keep what it shows
 	OMP_NUM_THREADS=1 $(BIN)/jupyter execute --inplace examples/quickstart.ipynb
 
-pictures: $(SETUP)  ## make the pictures of README and docs anew: COMPARISON, RUN and DATA are of CamVid
-	$(BIN)/python tools/pictures.py $(COMPARISON) $(RUN) --data $(DATA)
+pictures: $(SETUP)  ## make the pictures of README and docs anew: docs/report.md says of which runs
+	$(BIN)/python tools/pictures.py $(REPORTED) $(COMPARISON) $(RUN) --data $(DATA)
 
 format: $(SETUP)  ## let ruff format and fix
 	$(BIN)/ruff format .

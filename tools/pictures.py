@@ -1,8 +1,8 @@
-"""Makes the pictures of README and docs: of a comparison on CamVid, and of a context-aware run on it.
+"""Makes the pictures of README and docs: of two comparisons, and of a context-aware run.
 
-    make pictures COMPARISON=runs/pictures RUN=runs/camvid DATA=data/camvid
+    make pictures REPORTED=runs/cityscapes_lite2 COMPARISON=runs/pictures RUN=runs/camvid DATA=data/camvid
 
-docs/report.md has the commands that train them. Report, figures and page are those of `cacseg report`, `figures` and
+docs/report.md says which commands train them. Report, figures and page are those of `cacseg report`, `figures` and
 `app`; Chromium takes the screenshots (`make browser` installs it).
 """
 
@@ -33,6 +33,7 @@ EXAMPLE = 8  # the image in the page of `cacseg app`
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("reported", type=Path, help="the folder of a comparison, for the pictures of its report")
     parser.add_argument("comparison", type=Path, help="the folder of `cacseg compare camvid --arms plain,tuned`")
     parser.add_argument("run", type=Path, help="the folder of a context-aware run on CamVid, with its weights")
     parser.add_argument("--data", type=Path, required=True, help="CamVid: images/{train,val}, labels/{train,val}")
@@ -43,14 +44,7 @@ def main() -> None:
         call("figures", asked.run, "--root", asked.data, "-o", scratch, "--overwrite", "--images", 12)
         for figure in ("tsne", "moves"):
             keep(f"camvid_{figure}.png", (scratch / f"{figure}.png").read_bytes())
-        call("report", asked.comparison, "-o", scratch / "report.html", "--images", 0)  # needs no weights
-        with opened(browser, 1280, 860) as page:
-            page.goto((scratch / "report.html").as_uri())
-            keep("report.png", page.screenshot())
-        with opened(browser, 390, 844, scheme="dark") as page:
-            page.goto((scratch / "report.html").as_uri())
-            page.locator("#classes").evaluate("one => one.scrollIntoView({behavior: 'instant'})")
-            keep("report_phone.png", page.screenshot())
+        show_report(browser, asked.reported / "report.html")
         with opened(browser, 1280, 860, sharpness=1.25) as page:
             page.goto((asked.comparison / "report.html").resolve().as_uri())  # with the images that were drawn then
             titles = [page.locator("#images h3", has_text=title) for title in SHOWN]
@@ -62,6 +56,16 @@ def main() -> None:
             page.locator("#name:not(:empty)").wait_for()
             page.locator("#status:empty").wait_for(state="attached")
             keep("app.jpg", page.screenshot())
+
+
+def show_report(browser: Browser, path: Path) -> None:
+    with opened(browser, 1280, 1100) as page:
+        page.goto(path.resolve().as_uri())
+        keep("report.png", page.screenshot())
+    with opened(browser, 390, 844, scheme="dark") as page:
+        page.goto(path.resolve().as_uri())
+        page.locator("#classes").evaluate("one => one.scrollIntoView({behavior: 'instant'})")
+        keep("report_phone.png", page.screenshot())
 
 
 def check_report(path: Path) -> None:
