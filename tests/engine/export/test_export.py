@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from itertools import product
 
@@ -26,8 +27,8 @@ from cacseg.engine.export.classifier import TINY
 from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages, open_program
 from cacseg.engine.export.module import TRACED, TRACES_MOST, Description, InferenceModule, inference_copy
 from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
-from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use
-from cacseg.functional._precision import without_tf32
+from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use, verify
+from cacseg.functional._precision import matmul_precision, without_tf32
 from cacseg.models import MODELS
 from onnx_files import Small, edited, write_small
 
@@ -436,18 +437,29 @@ def test_the_rounding_of_a_model_itself_counts():
     assert own_rounding(noisy, images, noisy.logits(images)) == 0.0
 
 
-def test_files_are_compared_in_true_float32(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="the settings of torch 2.9")
+def test_the_settings_of_float32_are_left_alone_on_a_cpu():
+    """Reading them by their older names is an error where the newer ones were set."""
     reference = InferenceModule(inference_copy(Small(3)), PLAIN)
-    seen = []
+    torch.backends.fp32_precision = "ieee"
+    try:
+        assert all(check.passed for check in verify(reference, reference, CPU))
+        assert torch.backends.fp32_precision == "ieee"
+    finally:
+        torch.backends.fp32_precision = "none"
 
-    def run(images):
-        seen.append(torch.backends.cudnn.allow_tf32)
-        return reference(images)
 
-    assert compare(run, reference, draw(1, 3, 40, 60)).passed
-    assert seen == [False]
-    assert torch.backends.cudnn.allow_tf32
+@pytest.mark.parametrize("fails", [False, True])
+def test_without_tf32(monkeypatch, fails):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    with matmul_precision("high"):
+        with suppress(KeyError), without_tf32():
+            assert not torch.backends.cudnn.allow_tf32
+            assert torch.get_float32_matmul_precision() == "highest"
+            if fails:
+                raise KeyError
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_a_file_is_verified_as_it_is_read(tmp_path):
