@@ -72,5 +72,20 @@ def without_tf32() -> Iterator[None]:
 
 def exact_products(values: Tensor) -> AbstractContextManager[None]:
     """Products in true float32 where the user allows TF32 for the model's own."""
-    is_exact = not values.is_cuda or torch.get_float32_matmul_precision() == "highest"
+    if not values.is_cuda:
+        return nullcontext()
+    try:
+        is_exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # it was allowed by the newer setting, which torch does not read by this name
+        return _exact_by_newer_setting()
     return nullcontext() if is_exact else matmul_precision("highest")
+
+
+@contextmanager
+def _exact_by_newer_setting() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before

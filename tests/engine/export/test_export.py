@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from collections import Counter
-from contextlib import suppress
 from functools import partial
 from itertools import product
 
@@ -28,7 +27,7 @@ from cacseg.engine.export.formats import OPSET, SCOPES, SUFFIXES, check_packages
 from cacseg.engine.export.module import TRACED, TRACES_MOST, Description, InferenceModule, inference_copy
 from cacseg.engine.export.quantise import CALIBRATION, as_data, mean_iou, read_images
 from cacseg.engine.export.verify import SHAPES, Check, Scores, compare, own_rounding, require, require_use, verify
-from cacseg.functional._precision import matmul_precision, without_tf32
+from cacseg.functional._precision import without_tf32
 from cacseg.models import MODELS
 from onnx_files import Small, edited, write_small
 
@@ -447,19 +446,6 @@ def test_the_settings_of_float32_are_left_alone_on_a_cpu():
         assert torch.backends.fp32_precision == "ieee"
     finally:
         torch.backends.fp32_precision = "none"
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_without_tf32(monkeypatch, fails):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    with matmul_precision("high"):
-        with suppress(KeyError), without_tf32():
-            assert not torch.backends.cudnn.allow_tf32
-            assert torch.get_float32_matmul_precision() == "highest"
-            if fails:
-                raise KeyError
-        assert torch.backends.cudnn.allow_tf32
-        assert torch.get_float32_matmul_precision() == "high"
 
 
 def test_a_file_is_verified_as_it_is_read(tmp_path):
