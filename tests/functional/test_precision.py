@@ -1,15 +1,22 @@
 """The settings of float32, by torch's older names and by its newer ones, which it refuses to mix."""
 
 from contextlib import suppress
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cacseg.functional._precision import exact_products, matmul_precision, without_tf32
 
-ON_GPU = SimpleNamespace(is_cuda=True)  # all that is read of the values
 NEWER = pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="the settings of torch 2.9")
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says so, on a machine that may have none."""
+
+    is_cuda = True
+
+
+ON_GPU = torch.empty(0).as_subclass(OnGpu)
 
 
 @pytest.fixture(params=[False, True])
