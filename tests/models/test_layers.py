@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from cacseg.models.heads import FCN, DeepLabV3Plus, OCRNet, UPerNet, attend, gather_regions
-from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, concatenate_levels
+from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv
 
 CHANNELS = (4, 6, 8, 10)
 
@@ -27,13 +27,6 @@ def test_a_separable_convolution_is_depthwise_then_pointwise():
     assert (layer.depthwise.conv.groups, layer.depthwise.conv.dilation) == (4, (2, 2))
     assert layer.pointwise.conv.kernel_size == (1, 1)
     assert layer(torch.randn(2, 4, 5, 7)).shape == (2, 6, 5, 7)
-
-
-def test_levels_are_concatenated_at_the_size_of_the_finest():
-    pyramid = draw_pyramid()
-    joined = concatenate_levels(pyramid)
-    assert joined.shape == (2, sum(CHANNELS), 13, 9)
-    torch.testing.assert_close(joined[:, :4], pyramid[0])
 
 
 def test_pooling_one_image_in_training_says_what_to_do():

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, concatenate_levels, resize
+from cacseg.models.layers import ConvNormAct, PooledContext, SeparableConv, resize
+from cacseg.models.levels import PyramidConvNormAct, concatenate_levels
 
 DILATIONS = (12, 24, 36)  # of DeepLabV3+, for maps of stride 8 that are larger than the last of them
 LOW_LEVEL_CHANNELS = 48  # to which DeepLabV3+ reduces the finest level
@@ -90,7 +91,7 @@ class UPerNet(nn.Module):
         self.bottleneck = ConvNormAct(coarsest + len(BINS) * channels, channels, 3)
         self.laterals = nn.ModuleList(ConvNormAct(inputs, channels, 1) for inputs in finer)
         self.smooth = nn.ModuleList(ConvNormAct(channels, channels, 3) for _ in finer)
-        self.fuse = ConvNormAct(len(in_channels) * channels, channels, 3)
+        self.fuse = PyramidConvNormAct(len(in_channels) * channels, channels, 3)
 
     def forward(self, pyramid: Sequence[Tensor]) -> Tensor:
         *finer, coarsest = pyramid
@@ -99,7 +100,7 @@ class UPerNet(nn.Module):
         for lateral, level in zip(reversed(self.laterals), reversed(finer), strict=True):
             levels.append(lateral(level) + resize(levels[-1], level.shape[2:]))
         smoothed = [smooth(level) for smooth, level in zip(self.smooth, reversed(levels[1:]), strict=True)]
-        return self.fuse(concatenate_levels([*smoothed, top]))
+        return self.fuse([*smoothed, top])
 
 
 class OCRNet(nn.Module):
@@ -111,7 +112,7 @@ class OCRNet(nn.Module):
     def __init__(self, in_channels: Sequence[int], channels: int = 512) -> None:
         super().__init__()
         key_channels = channels // 2  # in which pixels and regions are compared
-        self.reduce = ConvNormAct(sum(in_channels), channels, 3)
+        self.reduce = PyramidConvNormAct(sum(in_channels), channels, 3)
         self.query = nn.Sequential(ConvNormAct(channels, key_channels, 1), ConvNormAct(key_channels, key_channels, 1))
         self.key = nn.Sequential(ConvNormAct(channels, key_channels, 1), ConvNormAct(key_channels, key_channels, 1))
         self.value = ConvNormAct(channels, key_channels, 1)
@@ -119,7 +120,7 @@ class OCRNet(nn.Module):
         self.fuse = ConvNormAct(2 * channels, channels, 1)
 
     def forward(self, pyramid: Sequence[Tensor], region_logits: Float[Tensor, "b n h w"]) -> Float[Tensor, "b d h w"]:
-        pixels = self.reduce(concatenate_levels(pyramid))
+        pixels = self.reduce(pyramid)
         regions = gather_regions(pixels, region_logits)[..., None]  # [b, d, n, 1]: a map for the 1x1 convolutions
         context = attend(self.query(pixels), self.key(regions), self.value(regions))
         return self.fuse(torch.cat([self.expand(context), pixels], dim=1))

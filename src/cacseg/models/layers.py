@@ -44,12 +44,6 @@ def crop_to_stride(maps: Float[Tensor, "b d h w"], size: Sequence[int], stride: 
     return crop(maps, [(side + stride - 1) // stride for side in size])
 
 
-def concatenate_levels(pyramid: Sequence[Tensor]) -> Tensor:
-    """All levels at the size of the first, the finest, concatenated over their channels."""
-    size = pyramid[0].shape[2:]
-    return torch.cat([pyramid[0], *(resize(level, size) for level in pyramid[1:])], dim=1)
-
-
 def pool(maps: Float[Tensor, "b d h w"], output_size: int | tuple[int, int]) -> Float[Tensor, "b d i j"]:
     """F.adaptive_avg_pool2d; for compilers and exporters, which need its sizes fixed, as products with two matrices."""
     if not torch.compiler.is_compiling():
