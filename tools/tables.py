@@ -42,7 +42,7 @@ PAGES: dict[str, dict[str, Table]] = {
     "docs/cli.md": {"list": code.commands},
     "docs/convert.md": {"supported": code.supported},
     "docs/evaluation.md": {"protocols": code.protocols},
-    "docs/models.md": {"blocks": times.blocks, "dilated": times.dilated_times},
+    "docs/models.md": {"blocks": times.blocks, "dilated": times.dilated_times, "pyramid": times.pyramid_times},
     "docs/training.md": {"heads": results.heads, "balance": results.balance_table},
     "docs/large.md": {
         "large": partial(times.large_images, "large_image"),

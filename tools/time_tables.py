@@ -153,9 +153,9 @@ def jobs() -> list[str]:
         "h200_train_camvid": "train, H200, bfloat16, CamVid",
         "h200_predict": "predict, H200, bfloat16, generated",
         "xeon_train": "train, two Xeon cores, float32, generated",
-        "xeon_amx_train": "train, two Xeon cores, bfloat16, generated",
+        "xeon_amx_train": "train, two Xeon cores with AMX, bfloat16, generated",
         "xeon_predict": "predict, two Xeon cores, float32, generated",
-        "xeon_amx_predict": "predict, two Xeon cores, bfloat16, generated",
+        "xeon_amx_predict": "predict, two Xeon cores with AMX, bfloat16, generated",
     }
     found = []
     for file, place in places.items():
@@ -232,6 +232,19 @@ def dilated_times() -> list[str]:
         times = f"{first['time_ms']:.1f} ms", f"{every['time_ms']:.1f} ms, {every['time_ratio']:.2f}x"
         rows.append([entry["precision"], *times])
     return markdown_table(["", '"first"', '"all"'], rows)
+
+
+def pyramid_times() -> list[str]:
+    """Models on a CPU whose levels are convolved apart, beside concatenated ones: time and memory."""
+    cells: dict[str, list[str]] = {}
+    for entry in timed("xeon_pyramid"):
+        rows = entry["rows"]
+        joined = rows["concatenated"]
+        costs = f"{joined['time_ms']:.0f} ms, {joined['memory_mib']:.0f} MiB", cost(rows, "apart")
+        cells.setdefault(entry["model"], []).extend(costs)
+    jobs = ("inference", "training")
+    header = ["time, memory", *(f"{job}: {row}" for job in jobs for row in ("concatenated", "apart"))]
+    return markdown_table(header, [[model, *times] for model, times in cells.items()])
 
 
 def label_formats() -> list[str]:

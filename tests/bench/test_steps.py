@@ -6,8 +6,9 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import cacseg
-from cacseg.bench.steps import inference_steps, looped_loss, loss_steps, train_steps, usual_loss
+from cacseg.bench.steps import inference_steps, looped_loss, loss_steps, train_steps, use_usual_pyramid, usual_loss
 from cacseg.cli import app
+from cacseg.models.levels import concatenate_levels
 
 CPU = torch.device("cpu")
 OURS = "plain, upsampled_cross_entropy"
@@ -30,6 +31,20 @@ def test_the_looped_row_computes_what_we_compute():
     plain = classifier.plain_logits(features)
     truth = F.cross_entropy(F.interpolate(plain, size=(16, 20), mode="bilinear"), labels, ignore_index=255)
     torch.testing.assert_close(usual_loss(plain, labels), truth)
+
+
+def test_the_usual_pyramid_is_concatenated():
+    torch.manual_seed(0)
+    model = cacseg.create_model("upernet", 5, "plain", backbone="test_resnet", head_channels=64).eval()
+    pyramid = [torch.randn(1, 64, 32 // 2**level, 32 // 2**level) for level in range(4)]
+    with torch.no_grad():
+        apart = model.head.fuse(pyramid)
+        use_usual_pyramid(model)
+        joined = model.head.fuse(pyramid)
+        truth = model.head.fuse.norm(model.head.fuse.conv(concatenate_levels(pyramid))).relu()
+    assert torch.equal(joined, truth)
+    assert not torch.equal(apart, truth)
+    torch.testing.assert_close(apart, truth, rtol=1e-4, atol=1e-4)
 
 
 def test_every_step_runs():

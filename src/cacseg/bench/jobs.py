@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from cacseg.bench.mmsegmentation import MmsegCrops, is_installed
-from cacseg.bench.steps import usual_model_loss
+from cacseg.bench.steps import use_usual_pyramid, usual_model_loss
 from cacseg.data import SegmentationData, normalise
 from cacseg.engine.backend import TorchBackend
 from cacseg.engine.decisions import training_device
@@ -167,6 +167,7 @@ def _time_loop(config: Config, steps: int, mmsegmentation: bool = False) -> floa
     torch.manual_seed(training.seed)
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
     model = make_model(config.model, data, _ignore).to(device, memory_format=layout).train()  # type: ignore[call-overload]
+    use_usual_pyramid(model)
     crops = MmsegCrops(data, config) if mmsegmentation else _Crops(data, config, model.mean, model.std)
     assert training.batch != "auto"
     workers = min(training.workers, available_cores())
@@ -201,6 +202,7 @@ def random_model(chosen: ModelConfig, classes: int) -> SegmentationModel:
 def predict_jobs(backend: TorchBackend, paths: Sequence[Path], *, batch: int, workers: int) -> Jobs:
     """Masks of files by a loop, in float32 too, by `cacseg predict`, and by that with overlays beside the masks."""
     model, device, inputs = copy.deepcopy(backend.model), backend.device, find_images(paths)
+    use_usual_pyramid(model)
     backend.model.to(memory_format=backend.layout)  # type: ignore[call-overload] # as of a model from a file
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (backend.mean, backend.std))
 

@@ -15,6 +15,7 @@ from cacseg.classifier import ContextAwareClassifier
 from cacseg.engine.graph import WARM_UP_CALLS, Replayed
 from cacseg.losses import ContextLoss
 from cacseg.models import create_model
+from cacseg.models.levels import PyramidConvNormAct
 from cacseg.models.model import SegmentationModel
 from cacseg.outputs import ContextLogits
 from cacseg.presets import DEFAULT, PRESETS, PresetName
@@ -106,6 +107,13 @@ def usual_model_loss(model: SegmentationModel, images: Tensor, labels: Tensor) -
     features, auxiliary = model._decode(images, with_auxiliary=True)
     total = usual_loss(model.classifier(features), labels)
     return total if auxiliary is None else total + model.auxiliary_weight * usual_loss(auxiliary, labels)
+
+
+def use_usual_pyramid(model: nn.Module) -> None:
+    """In place: levels are concatenated before they are convolved, as most code has it."""
+    for module in model.modules():
+        if isinstance(module, PyramidConvNormAct):
+            module.always_joined = True
 
 
 def _backward_step(

@@ -37,9 +37,10 @@ def train(
     cacseg bench train                                                on generated files
     cacseg bench train msrc21 --root data/msrc21 --set training.precision=bf16
 
-    Images a second. The loop trains the same plain model with a DataLoader of as many workers, torchvision's v2
-    transforms (with our reader of files), F.interpolate, F.cross_entropy and AdamW; where mmsegmentation is installed,
-    another loop with its transforms. Rows run in turn; validation is left out.
+    Images a second. The loop trains the same plain model, its pyramid of features concatenated before it is
+    convolved, with a DataLoader of as many workers, torchvision's v2 transforms (with our reader of files),
+    F.interpolate, F.cross_entropy and AdamW; where mmsegmentation is installed, another loop with its transforms. Rows
+    run in turn; validation is left out.
     """
     from cacseg.bench.compare import describe_machine
     from cacseg.bench.data import write_generated
@@ -103,7 +104,8 @@ def predict(
     cacseg bench predict photos --set model.name=fcn_mobilenetv2 --precision fp32
 
     Images a second, files read and masks written.
-    The loop opens an image with Pillow, runs the model on it and saves the mask, one image after the other.
+    The loop opens an image with Pillow, runs the model on it and saves the mask, one image after the other; the model's
+    pyramid of features is concatenated before it is convolved.
     """
     import torch
 

@@ -18,10 +18,12 @@ SLOWNESS = 2.0
 class PyramidConvNormAct(ConvNormAct):
     """`ConvNormAct` of `concatenate_levels(pyramid)`; on a CPU in float32 in fewer operations."""
 
-    def forward(self, pyramid: Sequence[Tensor]) -> Float[Tensor, "b d h w"]:
+    always_joined = False  # True computes it as most code does, for comparisons
+
+    def forward(self, pyramid: Sequence[Tensor]) -> Float[Tensor, "b d h w"]:  # type: ignore[override]
         finest = pyramid[0]
-        is_float32 = finest.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        if finest.device.type == "cpu" and is_float32 and not torch.compiler.is_compiling():
+        on_cpu = finest.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+        if on_cpu and finest.dtype == torch.float32 and not (self.always_joined or torch.compiler.is_compiling()):
             maps = convolve_levels(pyramid, self.conv.weight)
         else:
             maps = self.conv(concatenate_levels(pyramid))
@@ -82,7 +84,7 @@ def _add_convolved(
 
 
 def _shifted_interpolation(low: int, high: int, kernel: int, like: Tensor) -> Float[Tensor, "k low high"]:
-    """For each tap the matrix that resizes a line from `low` to `high` and shifts it by the tap's place, 0 moving in."""
+    """For each tap the matrix that resizes a line from `low` to `high` and shifts it to the tap, with zeros beyond."""
     eye = torch.eye(low, dtype=like.dtype, device=like.device)[None]
     resized = F.interpolate(eye, size=high, mode="linear", align_corners=False)[0]
     reach = kernel // 2
