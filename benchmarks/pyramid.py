@@ -1,7 +1,7 @@
 """Whole models on a CPU, each level convolved at its own size beside all concatenated: python benchmarks/pyramid.py
 
 A forward pass of an image of 512x512, and a training step of two crops of 256x256, of plain models with 19 classes in
-float32; rows in turn, the ratios within the rounds.
+float32. Rows alternate; a ratio is the median over the rounds.
 """
 
 from __future__ import annotations

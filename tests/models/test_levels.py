@@ -1,6 +1,10 @@
+import math
+
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from cacseg.models import create_model, levels
 from cacseg.models.levels import PyramidConvNormAct, concatenate_levels, convolve_levels
@@ -26,7 +30,7 @@ def test_levels_are_concatenated_at_the_size_of_the_finest():
         ((13, 9), (7, 5), (4, 3), (2, 2)),
         ((16, 24), (8, 12), (4, 6), (2, 3)),
         ((8, 8), (8, 8), (4, 4), (1, 1)),  # a level of the finest's size, and one of a pixel
-        ((5, 6), (9, 11), (3, 13), (5, 3)),  # finer than the first, in one direction or both
+        ((5, 6), (9, 11), (3, 9), (5, 3)),  # finer than the first in both directions, and in one
     ],
 )
 def test_levels_apart_give_what_the_concatenated_ones_give(kernel, sizes, monkeypatch):
@@ -43,20 +47,25 @@ def test_levels_apart_give_what_the_concatenated_ones_give(kernel, sizes, monkey
 
 
 def count_products(function):
-    """Multiplications of convolutions and matrix products, by torch's own counter."""
-    from torch.utils.flop_counter import FlopCounterMode
+    """Multiplications of convolutions and matrix products, those in place included."""
 
-    with FlopCounterMode(display=False) as counter:
+    def flops(total, first, second, *_, **__):
+        return 2 * math.prod(first) * second[-1]
+
+    in_place = {torch.ops.aten.addmm_: flops, torch.ops.aten.baddbmm_: flops}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         function()
     return counter.get_total_flops() / 2
 
 
-def test_the_levels_of_upernet_take_less_than_half_of_the_products():
-    pyramid = [torch.randn(1, 256, 128 // 2**i, 128 // 2**i) for i in range(4)]
-    weight = torch.randn(256, 1024, 3, 3)
-    apart = count_products(lambda: convolve_levels(pyramid, weight))
-    joined = count_products(lambda: F.conv2d(concatenate_levels(pyramid), weight, padding=1))
-    assert apart < 0.45 * joined
+@pytest.mark.parametrize(("channels", "side", "share"), [(512, 128, 0.37), (256, 128, 0.41)])
+def test_the_levels_of_upernet_take_less_than_half_of_the_products(channels, side, share):
+    with torch.device("meta"):
+        pyramid = [torch.empty(1, channels, side // 2**i, side // 2**i) for i in range(4)]
+        weight = torch.empty(channels, 4 * channels, 3, 3)
+        apart = count_products(lambda: convolve_levels(pyramid, weight))
+        joined = count_products(lambda: F.conv2d(concatenate_levels(pyramid), weight, padding=1))
+    assert apart / joined == pytest.approx(share, abs=0.005)
 
 
 def test_levels_of_few_channels_stay_joined():
@@ -71,7 +80,50 @@ def test_the_layer_is_that_of_the_concatenated_levels(layout):
     layer = PyramidConvNormAct(4 * 64, 16, 3)
     pyramid = [torch.randn(2, 64, 32 // 2**i, 32 // 2**i).to(memory_format=layout) for i in range(4)]
     truth = F.relu(layer.norm(layer.conv(concatenate_levels(pyramid))))
-    torch.testing.assert_close(layer(pyramid), truth, rtol=1e-4, atol=1e-4)
+    ours = layer(pyramid)
+    assert not torch.equal(ours, truth)  # the levels were apart
+    torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_where_no_level_pays_the_layout_stays():
+    layer = PyramidConvNormAct(4 * 4, 16, 3).eval()
+    pyramid = [torch.randn(2, 4, 64 // 2**i, 64 // 2**i).to(memory_format=torch.channels_last) for i in range(4)]
+    assert layer(pyramid).is_contiguous(memory_format=torch.channels_last)
+
+
+def watch(layer, seen):
+    layer.conv.register_forward_hook(lambda *_: seen.append("called"))
+
+
+def fuse(layer, seen):
+    layer.conv, layer.norm = torch.nn.utils.fuse_conv_bn_eval(layer.conv, layer.norm), torch.nn.Identity()
+
+
+def prune(layer, seen):
+    torch.nn.utils.prune.l1_unstructured(layer.conv, "weight", amount=0.5)
+
+
+def wrap(layer, seen):
+    torch.nn.utils.parametrizations.weight_norm(layer.conv)
+
+
+@pytest.mark.parametrize("change", [watch, fuse, prune, wrap])
+def test_a_convolution_that_was_changed_is_called(change):
+    torch.manual_seed(0)
+    layer, seen = PyramidConvNormAct(4 * 64, 16, 3).eval(), []
+    layer.norm.running_mean.normal_()  # which a fused convolution has in its bias
+    change(layer, seen)
+    pyramid = [torch.randn(2, 64, 32 // 2**i, 32 // 2**i) for i in range(4)]
+    assert torch.equal(layer(pyramid), F.relu(layer.norm(layer.conv(concatenate_levels(pyramid)))))
+    assert seen == (["called"] * 2 if change is watch else [])
+
+
+def test_a_traced_layer_has_one_convolution():
+    layer = PyramidConvNormAct(4 * 64, 16, 3).eval()
+    pyramid = tuple(torch.randn(1, 64, 32 // 2**i, 32 // 2**i) for i in range(4))
+    graph = str(torch.jit.trace(layer, (pyramid,)).inlined_graph)
+    assert graph.count("aten::_convolution") == 1
+    assert "baddbmm" not in graph
 
 
 def test_under_autocast_it_is_one_convolution():
