@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,13 @@ def onnx_times() -> list[str]:
     for entry in timed("onnx"):
         both = entry["rows"]
         title = f"{entry['model']}, {entry['size']}x{entry['size']}, {entry['classes']} classes"
-        quartiles = both["context"].get("time_ratio_quartiles", ())  # older records have none
-        half = " to ".join(f"{one:.3f}x" for one in quartiles)
-        rows.append([title, *(cost(both, name) for name in ("plain", "context")), half])
-    return markdown_table(["model", "plain: time, memory", "context", "middle half of the rounds"], rows)
+        clock = re.search(r"[\d.]+ ?GHz", entry["hardware"])
+        half = " to ".join(f"{one:.3f}x" for one in both["context"]["time_ratio_quartiles"])
+        costs = [cost(both, name) for name in ("plain", "context")]
+        rows.append([title, clock[0] if clock else entry["hardware"], str(entry["rounds"]), *costs, half])
+    return markdown_table(
+        ["model", "Xeon", "rounds", "plain: time, memory", "context", "middle half of the rounds"], rows
+    )
 
 
 def differences(found: Any) -> list[str]:
