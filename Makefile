@@ -25,7 +25,7 @@ N ?= 1500
 KILLS ?= 50
 SEED ?= 0
 
-.PHONY: help demo test snippets test-all test-minimum lint types layers package tests fuzz chaos audit browser gpu bench docs tables notebook pictures format clean
+.PHONY: help demo test test-all test-minimum lint types layers package tests fuzz chaos audit browser gpu bench docs tables notebook pictures format clean
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
@@ -39,7 +39,9 @@ $(SETUP): pyproject.toml constraints.txt
 demo: $(SETUP)  ## the same small model with both classifiers, on generated scenes
 	$(BIN)/cacseg demo
 
-test: lint types layers package tests snippets docs  ## everything CI runs
+test:  ## everything CI runs: what takes one core side by side, then the tests
+	$(MAKE) --jobs=$(WORKERS) lint types layers package docs
+	$(MAKE) tests
 
 lint: $(SETUP)  ## ruff: format and lint
 	$(BIN)/ruff format --check .
@@ -54,12 +56,9 @@ layers: $(SETUP)  ## the direction of imports
 package: $(SETUP)  ## build sdist and wheel, install the wheel and what it needs into an empty environment, use it there
 	OMP_NUM_THREADS=1 $(BIN)/python tools/package.py --empty -c constraints.txt
 
-tests: $(SETUP)  ## the fast tests, then the maths once more with shapes checked at run time
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+tests: $(SETUP)  ## the fast tests and the commands of the pages, then the maths once more with shapes checked at run time
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu'
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
-
-snippets: $(SETUP)  ## the commands of README and docs that take tens of seconds; the others are among the fast tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m slow tests/test_docs_commands.py
 
 test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not gpu'

@@ -4,6 +4,7 @@ import sys
 from typing import NamedTuple
 
 import pytest
+import torch
 
 from cacseg.cli import main
 
@@ -26,7 +27,11 @@ def run(*arguments, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("NO_COLOR", "1")
     capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main()
+    threads = torch.get_num_threads()  # a command may set them, as the process is usually its own
+    try:
+        with pytest.raises(SystemExit) as stop:
+            main()
+    finally:
+        torch.set_num_threads(threads)
     out, err = capsys.readouterr()
     return Done(stop.value.code or 0, out, err)

@@ -71,9 +71,9 @@ SHORTER = {
     "ablate loss camvid": f"{RUN} {SEEDS}",
     "eval model.safetensors --data data --name cityscapes": "--scale 96,64 --slide 64 --stride 48",
     "import-weights": "--model fcn_mobilenetv2",
-    "bench loss": "--device cpu --mode eager --rounds 1 --batch 1 --classes 5 --channels 8 --size 8",
-    "bench step": "--device cpu --model fcn_mobilenetv2 --rounds 1 --batch 2 --classes 5 --size 64",
-    "bench infer": "--device cpu --model fcn_mobilenetv2 --rounds 1 --classes 5 --sizes 64",
+    "bench loss": "--device cpu --threads 1 --mode eager --rounds 1 --batch 1 --classes 5 --channels 8 --size 8",
+    "bench step": "--device cpu --threads 1 --model fcn_mobilenetv2 --rounds 1 --batch 2 --classes 5 --size 64",
+    "bench infer": "--device cpu --threads 1 --model fcn_mobilenetv2 --rounds 1 --classes 5 --sizes 64",
     "bench train": f"{RUN} --steps 1 --rounds 1",
     "bench predict": f"{MODEL} --rounds 1 --images 2 --workers 1",
     "report": "--images 2",
@@ -89,7 +89,7 @@ NEEDED = {
     "runs/mine/eval": "eval runs/mine",
     "mine.onnx": "export runs/mine",
 }
-SLOW = {  # blocks of tens of seconds, which `make snippets` runs
+SLOW = {  # blocks of tens of seconds, which `make test` runs and `pytest` alone does not
     "README.md-2",
     *("docs/compare.md-0", "docs/evaluation.md-0", "docs/export.md-0", "docs/models.md-0", "docs/paper.md-0"),
     *("docs/paper.md-1", "docs/paper.md-2", "docs/quickstart.md-1", "docs/quickstart.md-3", "docs/report.md-0"),
@@ -230,7 +230,9 @@ def cacseg(files, tmp_path, monkeypatch):
 
 
 @needs_bash
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in BLOCKS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.commands) if one in SLOW else one for one in BLOCKS]
+)
 def test_the_commands_of_a_block_run(name, cacseg, tmp_path, monkeypatch):
     commands = shell_commands(BLOCKS[name].text)
     if any("export" in words or "mine.onnx" in words for words in commands):
