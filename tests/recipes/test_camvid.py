@@ -1,4 +1,4 @@
-"""Street scenes from given MobileNetV2 weights (ImageNet, de-quantised): 50 steps on a CPU."""
+"""Street scenes from given MobileNetV2 weights (ImageNet, de-quantised): 70 steps on a CPU."""
 
 import csv
 
@@ -12,7 +12,7 @@ HALF = [0.5, 0.5, 0.5]
 
 
 @pytest.mark.slow
-def test_fifty_steps_on_camvid(tmp_path):
+def test_seventy_steps_on_camvid(tmp_path):
     root, weights = shared_files.CAMVID, shared_files.MOBILENETV2
     if not root.is_dir() or not weights.is_file():
         pytest.skip(shared_files.MISSING)
@@ -25,7 +25,7 @@ def test_fifty_steps_on_camvid(tmp_path):
         "model.padding": "same",
         "model.mean": HALF,
         "model.std": HALF,
-        "schedule.steps": 50,
+        "schedule.steps": 70,
         "schedule.warmup_steps": 5,
         "training.batch": 4,
         "training.log_every": 1,
@@ -39,7 +39,7 @@ def test_fifty_steps_on_camvid(tmp_path):
     with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
         losses = [float(row["loss/plain"]) for row in csv.DictReader(file) if row["loss/plain"]]
     print(*said, sep="\n")
-    assert len(losses) == 50
+    assert len(losses) == 70
     assert sum(losses[-10:]) < 0.7 * sum(losses[:10])  # batches of 4 differ: means over ten
-    # One class everywhere scores at most 1/11 (its IoU); 50 steps of 4 see every second image once.
+    # One class everywhere scores at most 1/11 (its IoU); 70 steps of 4 see three quarters of the images once.
     assert result.best_mean_iou > 0.15
