@@ -56,8 +56,10 @@ layers: $(SETUP)  ## the direction of imports
 package: $(SETUP)  ## build sdist and wheel, install the wheel and what it needs into an empty environment, use it there
 	OMP_NUM_THREADS=1 $(BIN)/python tools/package.py --empty -c constraints.txt
 
-tests: $(SETUP)  ## the fast tests and the commands of the pages, then the maths once more with shapes checked at run time
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu'
+tests: $(SETUP)  ## the fast tests, the commands of the pages that take long, the maths once more with shapes checked at run time
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
+	@# In processes of their own: a process has one fork server, which keeps the imports of the test that began it.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m commands tests/test_docs_commands.py
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 
 test-all: $(SETUP)  ## the slow tests too: the better part of an hour on two cores
