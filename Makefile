@@ -58,7 +58,6 @@ package: $(SETUP)  ## build sdist and wheel, install the wheel and what it needs
 
 tests: $(SETUP)  ## the fast tests, the commands of the pages that take long, the maths once more with shapes checked at run time
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
-	@# In processes of their own: a process has one fork server, which keeps the imports of the test that began it.
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m commands tests/test_docs_commands.py
 	$(BIN)/pytest -q tests/functional -k 'not refused' --jaxtyping-packages=cacseg.functional,beartype.beartype
 

@@ -6,7 +6,8 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-PRELOADED = ["cacseg.cli", "cacseg.models", "cacseg.engine.backend", "cacseg.predictor", "prediction_workers"]
+# The last is what a comparison preloads: a process has one fork server, which keeps the list of whoever began it.
+PRELOADED = ["cacseg.cli", "cacseg.engine.backend", "cacseg.predictor", "prediction_workers", "cacseg.recipes.build"]
 
 
 def start(arguments, log, **environment):
